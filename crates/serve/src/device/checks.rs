@@ -1,5 +1,6 @@
 //! Whether a device can be made as it is wanted: asked before there is anything of it.
 
+use super::volumes::amount;
 use super::{Device, DeviceError, DeviceOptions, plan};
 use crate::volume::Split;
 use flash::Geometry;
@@ -36,15 +37,6 @@ pub fn settings_fit(
          \"page\"); \"0MiB\" is all of it; for example: map_memory = \"{example}\"",
         amount(settings.map_bytes)
     )))
-}
-
-/// Bytes as a config has them.
-fn amount(bytes: u64) -> String {
-    match bytes {
-        bytes if bytes.is_multiple_of(1 << 20) => format!("{}MiB", bytes >> 20),
-        bytes if bytes.is_multiple_of(1 << 10) => format!("{}KiB", bytes >> 10),
-        bytes => format!("{}KB", bytes / 1000),
-    }
 }
 
 #[cfg(test)]

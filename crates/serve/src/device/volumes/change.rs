@@ -168,8 +168,16 @@ pub enum ChangeError {
 
 /// Blocks, for people and configs.
 pub fn size(blocks: u64) -> String {
-    let kib = blocks.saturating_mul(BLOCK_BYTES as u64 >> 10);
-    if kib.is_multiple_of(1024) { format!("{}MiB", kib / 1024) } else { format!("{kib}KiB") }
+    amount(blocks.saturating_mul(BLOCK_BYTES as u64))
+}
+
+/// Bytes, as a config has them.
+pub fn amount(bytes: u64) -> String {
+    match bytes {
+        bytes if bytes.is_multiple_of(1 << 20) => format!("{}MiB", bytes >> 20),
+        bytes if bytes.is_multiple_of(1 << 10) => format!("{}KiB", bytes >> 10),
+        bytes => format!("{}KB", bytes / 1000),
+    }
 }
 
 impl fmt::Display for ChangeError {

@@ -13,7 +13,7 @@ mod change;
 mod format;
 mod snapshots;
 
-pub use change::{Change, ChangeError, Limits, TableLimits, is_name, size as size_text};
+pub use change::{Change, ChangeError, Limits, TableLimits, amount, is_name, size as size_text};
 pub use format::{decode, encode};
 pub use snapshots::{JOINT, Shadow, Snapshot};
 

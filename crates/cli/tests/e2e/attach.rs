@@ -107,8 +107,7 @@ write $disk &
 load=$!
 for i in 1 2; do
     sleep 2
-    kill -9 "$(pid_of data)"
-    sleep 1
+    killed
     WEIR attach --list | grep -q 'none: attach it again' || fail "$(WEIR attach --list)"
     attach data | grep -q '^data: /dev/ublkb0' || fail "it does not go on"
 done
@@ -204,8 +203,7 @@ step "nbd, its process is killed"
 write $disk &
 load=$!
 sleep 2
-kill -9 "$(pid_of data)"
-sleep 1
+killed
 attach data --nbd --timeout 5s | grep -q "^data: $node" || fail "it does not go on"
 kill_and_start 2
 wait $load

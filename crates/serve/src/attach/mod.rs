@@ -454,9 +454,11 @@ fn end_process(found: &Found, signal: i32) -> Result<(), AttachError> {
     }
     let is_there = |other: &Found| other.record.device == record.device;
     let begun = Instant::now();
+    // A record that is damaged is in no list while its process still has to remove it, and the name of the device.
+    let has_ended = || fs::read_link(format!("/proc/{}/exe", record.pid)).is_err();
     while begun.elapsed() < PATIENCE {
         let all = if found.lost { list() } else { record::all(Path::new(record::FOLDER)) };
-        if !all.iter().any(is_there) {
+        if !all.iter().any(is_there) && (!found.lost || has_ended()) {
             return Ok(());
         }
         std::thread::sleep(AGAIN);

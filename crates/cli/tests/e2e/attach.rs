@@ -144,14 +144,14 @@ mkdir -p /tmp/mounted
 mount $disk /tmp/mounted
 dd if=/dev/zero of=/tmp/mounted/dirty bs=1M count=4 status=none
 refused "is in use" WEIR detach data
-timeout 30 WEIR detach data --force || fail "it does not return"
+timeout 90 WEIR detach data --force || fail "it does not return"
 umount /tmp/mounted || true
 attach data
 kill -STOP $server
 dd if=/dev/urandom of=$disk bs=4k count=1 oflag=direct status=none 2>/dev/null &
 waits=$!
 sleep 1
-timeout 40 WEIR detach data --force || fail "it waits for a server that is silent"
+timeout 90 WEIR detach data --force || fail "it waits for a server that is silent"
 if wait $waits; then fail "a write was answered by nobody"; fi
 kill -CONT $server
 [ -z "$(ls /run/weir-attached/*.json | grep data)" ] || fail "a record is left"

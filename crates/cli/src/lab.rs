@@ -8,6 +8,7 @@ use crate::{devices, experiments, fit};
 use lab::crash::{CrashOptions, CrashReport, explore};
 use lab::damage::{DamageOptions, DamageReport, Tally, explore_damage, explore_raw_damage};
 use lab::device::Manner;
+use lab::snapshots::{self, SnapshotReport};
 use lab::soak::{SoakOptions, SoakReport, policy_combinations, run_model_twice};
 use nand::Faults;
 use serde_json::{Value, json};
@@ -51,8 +52,8 @@ enum What {
     weir lab sim            a new seed, which is printed\n  \
     weir lab sim --seed 7   the same as ever, to the bit\n\n\
     A seed draws a device, its faults, settings and policies. It runs 20 000 operations twice (both \
-    runs must agree), explores a power cut after each step of another device, and damages a third one \
-    and raw units in some hundred ways each.")]
+    runs must agree), explores a power cut after each step of another device, and of one with snapshots, which \
+    another has for 6 000 operations, and damages a last one and raw units in some hundred ways each.")]
 struct SimArgs {
     /// Everything is drawn from it [default: from the clock]
     #[arg(long, value_name = "N", value_parser = seed_range())]
@@ -132,6 +133,7 @@ fn sim(args: &SimArgs) -> Result<End, Failure> {
 struct Run {
     soak: SoakReport,
     crash: CrashReport,
+    snapshots: SnapshotReport,
     damage: Tally,
 }
 
@@ -141,8 +143,17 @@ fn run_seed(seed: u64) -> Result<Run, String> {
         .map_err(|failure| format!("model: {failure}"))?;
     let crash = lab::parallel::guarded(|| explore(seed, &CrashOptions::of_seed(seed)))
         .map_err(|failure| format!("power cuts: {failure}"))?;
+    let snapshots = snapshots(seed).map_err(|failure| format!("snapshots: {failure}"))?;
     let damage = damage(seed).map_err(|failure| format!("damage: {failure}"))?;
-    Ok(Run { soak, crash, damage: damage.matrix.total() })
+    Ok(Run { soak, crash, snapshots, damage: damage.matrix.total() })
+}
+
+/// Snapshots whose power is cut, and those of a long life.
+fn snapshots(seed: u64) -> Result<SnapshotReport, lab::Failure> {
+    let of = |options: &CrashOptions| lab::parallel::guarded(|| snapshots::explore(seed, options));
+    let mut report = of(&snapshots::options_of_seed(seed))?;
+    report.add(&of(&snapshots::long_options_of_seed(seed))?);
+    Ok(report)
 }
 
 /// Damages a device of the FTL, and raw units.
@@ -211,8 +222,8 @@ impl Run {
         let counts = self.soak.counts;
         format!(
             "model: {} operations, {} blocks written, {} read, {} power cuts, {} remounts, {} \
-             policy switches\npower cuts: {} moments, {} images recovered and verified\ndamage: {} \
-             images, errors in {}\ntrace {:016x}\npassed\n",
+             policy switches\npower cuts: {} moments, {} images recovered and verified\nsnapshots: {} taken, {} \
+             given up, {} images recovered and verified\ndamage: {} images, errors in {}\ntrace {:016x}\npassed\n",
             counts.done,
             counts.blocks_written,
             counts.blocks_read,
@@ -221,6 +232,9 @@ impl Run {
             self.soak.switches,
             self.crash.cuts,
             self.crash.images,
+            self.snapshots.taken,
+            self.snapshots.dropped,
+            self.snapshots.images,
             self.damage.images,
             self.damage.errors,
             self.soak.trace_hash,
@@ -240,6 +254,8 @@ impl Run {
             "policy_switches": self.soak.switches,
             "crash_moments": self.crash.cuts,
             "crash_images": self.crash.images,
+            "snapshots": self.snapshots.taken,
+            "snapshot_images": self.snapshots.images,
             "damage_images": self.damage.images,
             "trace": format!("{:016x}", self.soak.trace_hash),
         })
@@ -263,7 +279,8 @@ fn soak(args: &SoakArgs) -> Result<End, Failure> {
         });
         match runs {
             Ok(runs) => {
-                images += runs.iter().map(|run| run.crash.images).sum::<u64>();
+                let images_of = |run: &Run| run.crash.images + run.snapshots.images;
+                images += runs.iter().map(images_of).sum::<u64>();
                 damaged += runs.iter().map(|run| run.damage.images).sum::<u64>();
                 operations += runs.iter().map(|run| run.soak.counts.done).sum::<u64>();
             }

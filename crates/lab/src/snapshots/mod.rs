@@ -130,6 +130,17 @@ pub fn options_of_seed(seed: u64) -> CrashOptions {
     options
 }
 
+/// The same for a long run without power cuts, on devices of an ordinary size: does it go on?
+pub fn long_options_of_seed(seed: u64) -> CrashOptions {
+    let mut options = options_of_seed(seed);
+    options.device.blocks_per_unit *= 2;
+    (options.operations_before, options.operations) = (6_000, 0);
+    options.depth += 3;
+    // Fewer, in so long a run.
+    options.faults.program_fail /= 10.0;
+    options
+}
+
 /// Explores one seed.
 pub fn explore(seed: u64, options: &CrashOptions) -> Result<SnapshotReport, Failure> {
     let (mut explorer, mut host, mut generator) = begin(seed, options)?;

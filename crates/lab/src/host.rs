@@ -152,11 +152,13 @@ impl Host {
         Err(Failure(format!("at {at} ns, {request:?} failed: {error:?}; {state}")))
     }
 
-    /// So many blocks have failed that a device of this size could not be formatted any more: from
-    /// here on writes may be refused.
+    /// So many blocks have failed that a device of this size could not be formatted any more with the policies that it has
+    /// now: one with more handles has more bands open. From here on writes may be refused.
     pub fn is_worn_out(&self) -> bool {
         let medium = self.sim.medium();
-        let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), self.sim.settings());
+        let mut settings = self.sim.settings().clone();
+        settings.policies.stream = self.sim.ftl().status().policies.stream;
+        let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), &settings);
         max < self.model.logical_blocks()
     }
 

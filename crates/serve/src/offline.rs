@@ -80,10 +80,29 @@ pub fn look_beside<T>(
     with_opened(Device::open_beside(kind, fast, Mode::ReadOnly)?, settings, true, look)
 }
 
+/// Opens a device. One that gets a fast tier by that is mounted to be looked at before: what its snapshots take in the map
+/// has its place in the tier, too, and nobody else knows how much it is.
+pub fn open(
+    options: &DeviceOptions,
+    settings: &Settings,
+    mode: Mode,
+) -> Result<Device, DeviceError> {
+    let shadows = |shards: &mut [Offline]| {
+        let of_shard = |shard: &Offline| shard.ftl().map_or(0, Ftl::shadow_blocks);
+        shards.iter().map(of_shard).max().unwrap_or(0)
+    };
+    let attaches = mode == Mode::ReadWrite && Device::lacks_fast(options);
+    let shadow_blocks = match attaches {
+        true => with_device(&options.kind, &Settings::default(), true, shadows)?,
+        false => 0,
+    };
+    Device::open_as(options, (settings, shadow_blocks), mode)
+}
+
 /// Puts an empty fast tier before a device that has none.
 pub fn attach_fast(options: &DeviceOptions, settings: &Settings) -> Result<(), DeviceError> {
     let options = DeviceOptions { kept: KeptOptions::off(), ..options.clone() };
-    let device = Device::open_as(&options, settings, Mode::ReadWrite)?;
+    let device = open(&options, settings, Mode::ReadWrite)?;
     with_opened(device, settings, false, |_| ())
 }
 

@@ -480,7 +480,7 @@ fn open_or_make(config: &Config) -> Result<Device, DeviceError> {
         return Ok(device.dilate(config.device.dilate));
     }
     let mode = if config.ftl.read_only { Mode::ReadOnly } else { Mode::ReadWrite };
-    let device = Device::open_as(&config.device, &config.ftl, mode)?;
+    let device = crate::offline::open(&config.device, &config.ftl, mode)?;
     device.expect_mode(&config.device)?;
     Ok(device.dilate(config.device.dilate))
 }

@@ -93,6 +93,18 @@ blkdiscard -z -o 4096 -l 4096 $disk
 cmp -n 4096 -i 4096:0 $disk /dev/zero || fail "what is zeroed is not zero"
 cmp -n 4096 $disk /tmp/random || fail "its neighbour is not what it was"
 
+step "ublk, a snapshot"
+WEIR volume snapshot data monday --data /tmp/device >/dev/null
+attach data@monday --json | jq -e '.device == "/dev/ublkb2"' >/dev/null || fail "a snapshot is no disk"
+old=/dev/disk/by-id/weir-data@monday
+[ "$(blockdev --getro $old)" -eq 1 ] || fail "a snapshot may be written"
+dd if=/dev/zero of=$disk bs=4k count=16 oflag=direct,sync status=none
+cmp -n 4096 $old /tmp/random || fail "a snapshot is not what its volume was"
+if dd if=/dev/zero of=$old bs=4k count=1 oflag=direct status=none 2>/dev/null; then fail "a snapshot is written"; fi
+cmp -n 4096 $old /tmp/random || fail "a snapshot has changed"
+WEIR detach data@monday >/dev/null
+WEIR volume delete data@monday --data /tmp/device >/dev/null
+
 step "ublk, a server that is killed"
 write $disk &
 load=$!

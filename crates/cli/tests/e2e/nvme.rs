@@ -165,6 +165,23 @@ weir_volume delete again
 until_shown 5 none
 wait $load
 
+step snapshots
+third=$(disk 3)
+dd if=/tmp/blocks of="$third" bs=1M oflag=direct status=none
+weir_volume snapshot third monday
+weir_volume snapshot hidden monday
+until_shown 6 131072
+monday=$(disk 6)
+[ "$(blockdev --getro "$monday")" -eq 1 ] || fail "a snapshot may be written"
+dd if=/dev/zero of="$third" bs=1M count=1 oflag=direct status=none
+cmp -n 1048576 "$monday" /tmp/blocks || fail "a snapshot is not what its volume was"
+cmp -n 1048576 "$third" /dev/zero || fail "a volume is not what was written"
+if nvme write "$monday" -s 5 -c 0 -z 4096 -d /tmp/block >/dev/null 2>&1; then fail "a snapshot is written"; fi
+cmp -n 1048576 "$monday" /tmp/blocks || fail "a snapshot has changed"
+[ "$(ls -d /dev/nvme0n* | wc -l)" -eq 3 ] || fail "a snapshot of a hidden volume is shown: $(ls /dev/nvme0n*)"
+weir_volume delete third@monday
+until_shown 6 none
+
 step limits
 # More is asked of the third than its limit lets in within the 30 s that Linux gives a command.
 weir_volume limit third --iops 2

@@ -300,6 +300,36 @@ fn a_full_device_refuses_changes_that_a_snapshot_leaves_no_room_for_and_goes_on_
 }
 
 #[test]
+fn a_fast_tier_is_attached_only_if_it_has_room_for_what_snapshots_take() {
+    let scratch = Scratch::new("snaptier");
+    let server = start(&scratch, "capacity = \"512MiB\"", 400);
+    fill(&mut server.connect_to("data"), MIB, 1);
+    for number in 0..30 {
+        volume(&scratch, &["snapshot", "data", &format!("s{number}")]);
+    }
+    server.terminate();
+    let (data, fast) = (scratch.data(), scratch.file("fast"));
+    let attach = |capacity: &str| {
+        let device = ["format", "--attach-fast", "--data", data.to_str().unwrap()];
+        weir(&[&device[..], &["--fast", &fast, "--fast-capacity", capacity]].concat())
+    };
+    // Without snapshots so much would do.
+    let refused = attach("8MiB");
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(said(&refused).contains("map (with its snapshots)"), "{}", said(&refused));
+    assert!(!std::path::Path::new(&fast).exists(), "it is not there before it is attached");
+    let attached = attach("64MiB");
+    assert!(attached.status.success(), "{}", said(&attached));
+    let server = Server::start(&scratch, &[]);
+    fill(&mut server.connect_to("data"), 100 * MIB, 2);
+    let mut oldest = server.connect_to("data@s0");
+    assert!(oldest.read(0, MIB as u32).iter().all(|&byte| byte == 1));
+    assert!(oldest.read(MIB, MIB as u32).iter().all(|&byte| byte == 0));
+    assert_eq!(snapshots(&scratch).len(), 30);
+    server.terminate();
+}
+
+#[test]
 fn what_cannot_be_done_with_snapshots_is_refused_and_says_why() {
     let scratch = Scratch::new("snaprefused");
     let server = start(&scratch, "capacity = \"64MiB\"", 8);

@@ -174,10 +174,10 @@ pub struct TierStatus {
     pub lost: Option<LostTier>,
 }
 
-/// Fewest blocks that the fast tier of a device must have: of `geometry`, with so many logical
-/// blocks, under these settings.
-pub fn fast_blocks_min(geometry: &Geometry, logical_blocks: u32, settings: &Settings) -> u32 {
-    let bands = CheckpointLayout::new(geometry, logical_blocks.max(1));
+/// Fewest blocks that the fast tier of a device must have: of `geometry`, with so many entries in its map (of logical
+/// blocks, and of shadows), under these settings.
+pub fn fast_blocks_min(geometry: &Geometry, entries: u32, settings: &Settings) -> u32 {
+    let bands = CheckpointLayout::new(geometry, entries.max(1));
     let bands = bands.map_or(u32::MAX / 4, |layout| layout.bands);
     fast_bands_min(bands, u32::from(settings.handles))
 }

@@ -105,6 +105,11 @@ impl Ftl {
         list.chain(prepared).collect()
     }
 
+    /// Entries of the map beside those of the logical blocks: what snapshots take in it, and in checkpoints.
+    pub fn shadow_blocks(&self) -> u32 {
+        self.map.shadow_blocks()
+    }
+
     /// Words for the owner, if what snapshots hold leaves little.
     pub(crate) fn snapshots_warning(&self) -> Option<String> {
         let (held, mapped, most) = (self.shadows.held(), self.blocks_mapped, self.spare.most());

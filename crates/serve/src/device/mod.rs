@@ -301,15 +301,23 @@ impl Device {
         Self::assemble(own, part, (mode, older), Err("the device is only looked at".into()))
     }
 
+    /// Whether [`Device::open_as`] would attach a fast tier.
+    pub fn lacks_fast(options: &DeviceOptions) -> bool {
+        let has_one = |made: toml::Table| made.contains_key("fast");
+        options.fast.is_some()
+            && Self::exists(&options.kind)
+            && Self::description(&options.kind).is_ok_and(|made| !has_one(made))
+    }
+
     /// The same with its fast tier where `options` say. One that is opened for writing, and has
-    /// none, gets one: it is attached. One that can be read and not be written is opened to be read, and
-    /// tells why ([`Device::impaired`]).
+    /// none, gets one: it is attached, large enough for `shadow_blocks` entries of snapshots in the map of a shard. One that
+    /// can be read and not be written is opened to be read, and tells why ([`Device::impaired`]).
     pub fn open_as(
         options: &DeviceOptions,
-        settings: &Settings,
+        (settings, shadow_blocks): (&Settings, u32),
         mode: Mode,
     ) -> Result<Self, DeviceError> {
-        let opened = Self::open_whole(options, settings, mode);
+        let opened = Self::open_whole(options, (settings, shadow_blocks), mode);
         let why = match &opened {
             Err(error) if error.is_for_want_of_space() => Some(error.to_string()),
             Ok(device) if !device.impaired.is_empty() => None,
@@ -361,12 +369,12 @@ impl Device {
 
     fn open_whole(
         options: &DeviceOptions,
-        settings: &Settings,
+        (settings, shadow_blocks): (&Settings, u32),
         mode: Mode,
     ) -> Result<Self, DeviceError> {
         let mut own = Own::claim(&options.kind, mode)?;
         if let (None, Some(fast), Mode::ReadWrite) = (own.note(), &options.fast, mode) {
-            own.attach(fast, settings)?;
+            own.attach(fast, settings, shadow_blocks)?;
         }
         let place = options.fast.as_ref().and_then(|fast| fast::path_of(&fast.kind));
         let part = own.open_fast(place, mode)?;
@@ -381,7 +389,7 @@ impl Device {
         let (true, Some(why)) = (resumes, distrusted) else { return Ok(device) };
         // Some of it was believed before it was found to be wrong: all begins anew without.
         drop(device);
-        let mut device = Self::open_whole(options, settings, mode)?;
+        let mut device = Self::open_whole(options, (settings, shadow_blocks), mode)?;
         if let Ok(kept) = &mut device.kept {
             kept.cold = Some(why);
         }
@@ -559,11 +567,12 @@ const VOLATILE_FAST: &str = "device.fast.kind = \"memory\": what is acknowledged
                              gone with the server, while the device is not; for example: kind = \
                              \"nand\", or kind = \"memory\" for the device too";
 
-/// The fast units of each shard that `options` ask for, behind units of this geometry.
+/// The fast units of each shard that `options` ask for, behind units of this geometry, where the map of a shard has so many
+/// entries.
 fn tier(
     options: &FastOptions,
     geometry: &Geometry,
-    (shards, logical_blocks): (u32, u32),
+    (shards, entries): (u32, u32),
     settings: &Settings,
 ) -> Result<Tier, DeviceError> {
     let profile = match &options.kind {
@@ -571,7 +580,7 @@ fn tier(
         Kind::File { .. } => direct::profile(&direct::Bands::PLAIN),
     };
     let band = u64::from(geometry.slots_per_block()) * BLOCK_BYTES as u64;
-    let min = ftl::fast_blocks_min(geometry, logical_blocks, settings);
+    let min = ftl::fast_blocks_min(geometry, entries, settings);
     let bands = match options.bytes {
         Some(bytes) => {
             let bands = (bytes / u64::from(shards)).div_ceil(band);
@@ -582,8 +591,8 @@ fn tier(
     if bands < min {
         let mib = |bands: u32| (u64::from(bands) * band * u64::from(shards)).div_ceil(1 << 20);
         return Err(DeviceError::Options(format!(
-            "device.fast.capacity: {} MiB are too few for this device, whose map and open blocks \
-             take {} MiB there at least (blocks of {} MiB); for example: capacity = \"{}MiB\"",
+            "device.fast.capacity: {} MiB are too few for this device, whose map (with its \
+             snapshots) and open blocks take {} MiB there at least (blocks of {} MiB); for example: capacity = \"{}MiB\"",
             mib(bands),
             mib(min),
             band >> 20,

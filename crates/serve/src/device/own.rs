@@ -272,11 +272,13 @@ impl Own {
         Ok(Some(part))
     }
 
-    /// Makes an empty fast tier and notes it. The next mount begins to use it.
+    /// Makes an empty fast tier and notes it. The next mount begins to use it. In the map of a shard there may be entries of
+    /// snapshots, beside those of its logical blocks.
     pub fn attach(
         &mut self,
         options: &FastOptions,
         settings: &Settings,
+        shadow_blocks: u32,
     ) -> Result<(), DeviceError> {
         let bands = self.bands();
         let direct_profile = direct::profile(&bands);
@@ -291,7 +293,8 @@ impl Own {
             return Err(DeviceError::Options(VOLATILE_FAST.into()));
         };
         let geometry = shape.nand(profile, &faults, 0, None)?.geometry();
-        let tier = tier(options, &geometry, (shards, shape.logical_blocks), settings)?;
+        let entries = shape.logical_blocks.saturating_add(shadow_blocks);
+        let tier = tier(options, &geometry, (shards, entries), settings)?;
         let geometry = shape.nand(profile, &faults, 0, Some(&tier))?.geometry();
         let device = self.uuid();
         let new = NewPart { kind: &options.kind, device, shards, geometry };

@@ -124,7 +124,7 @@ fn open_or_make(options: &DeviceOptions) -> Result<Device, DeviceError> {
     if !Device::exists(&options.kind) {
         return Ok(Device::create(options, &settings)?.dilate(options.dilate));
     }
-    let device = Device::open_as(options, &settings, Mode::ReadWrite)?;
+    let device = Device::open_as(options, (&settings, 0), Mode::ReadWrite)?;
     device.expect_mode(options)?;
     if let Some(why) = device.impaired().first() {
         let place = device.places().0;

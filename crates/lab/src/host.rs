@@ -157,7 +157,11 @@ impl Host {
     pub fn is_worn_out(&self) -> bool {
         let medium = self.sim.medium();
         let mut settings = self.sim.settings().clone();
-        settings.policies.stream = self.sim.ftl().status().policies.stream;
+        let streams = self.sim.ftl().status().streams;
+        let names = settings.volumes.iter_mut().map(|volume| &mut volume.stream);
+        for (name, of) in names.chain([&mut settings.policies.stream]).zip(streams) {
+            *name = of.stream;
+        }
         let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), &settings);
         max < self.model.logical_blocks()
     }

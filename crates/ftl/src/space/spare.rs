@@ -64,6 +64,11 @@ impl Spare {
         *self = Self { seen: Some(key), bad, blocks_max, bands, offered, shadow_blocks };
     }
 
+    /// Other policies have other handles, and those take bands: it is counted anew with the next.
+    pub fn count_anew(&mut self) {
+        self.seen = None;
+    }
+
     /// All that the device offers can be kept.
     pub fn suffices(&self) -> bool {
         self.blocks_max >= self.offered
@@ -143,10 +148,33 @@ impl Spare {
 mod tests {
     use super::Spare;
     use crate::config::Settings;
+    use crate::policy::PolicyNames;
+    use crate::policy::stream::STREAMS;
     use crate::space::bands::{BandState, Bands};
     use crate::space::capacity::logical_blocks_of;
     use crate::space::small_geometry;
     use flash::{BlockId, Geometry};
+
+    #[test]
+    fn a_policy_with_other_handles_leaves_another_number_of_bands() {
+        let geometry = Geometry { units: 4, blocks_per_unit: 32, ..small_geometry() };
+        let bands = Bands::new(&geometry);
+        let of = |name: &&str| {
+            let policies = PolicyNames { stream: (*name).into(), ..PolicyNames::default() };
+            let settings = Settings { policies, ..Settings::default() };
+            (logical_blocks_of(&geometry, geometry.blocks(), &settings, 0), settings)
+        };
+        let all = STREAMS.iter().map(of);
+        let (least, few) = all.clone().min_by_key(|of| of.0).expect("policies");
+        let (most, many) = all.max_by_key(|of| of.0).expect("policies");
+        assert!(least < most, "all policies have as many handles");
+        let mut spare = Spare::default();
+        for (settings, kept) in [(&many, most), (&few, least), (&many, most)] {
+            spare.count_anew();
+            spare.count(&bands, &geometry, settings, (most, 0));
+            assert_eq!(spare.most(), u64::from(kept));
+        }
+    }
 
     #[test]
     fn with_each_bad_band_less_is_spare_and_then_less_is_kept() {

@@ -34,7 +34,8 @@ impl Lives {
 
     fn open(&self) -> (Device, Rig) {
         let mut device =
-            Device::open_as(&self.options, (&ftl::Settings::default(), 0), Mode::ReadWrite).unwrap();
+            Device::open_as(&self.options, (&ftl::Settings::default(), 0), Mode::ReadWrite)
+                .unwrap();
         let mut medium = device.media.remove(0);
         medium.kept.iter_mut().for_each(|kept| kept.flaw = self.flaw);
         (device, Rig::new(medium))

@@ -92,7 +92,7 @@ fn replacements_are_told(server: &Server, victims: bool) {
     let now = status(server);
     for shard in now["shards"].as_array().unwrap() {
         let policies = &shard["policies"];
-        assert!(!victims || policies["victim"] == "d-choices", "{policies}");
+        assert!(!victims || policies["victim"] == "greedy", "{policies}");
         assert_eq!(policies["stream"], "none");
         assert_eq!(policies["unit"], "wasm:least-work");
         let changes = shard["policy_switches"].as_array().unwrap();

@@ -345,7 +345,7 @@ pub const UNITS: &[&str] =
 impl Default for PolicyNames {
     fn default() -> Self {
         Self {
-            victim: "d-choices".into(),
+            victim: "greedy".into(),
             wear: "static".into(),
             erase: "read-first".into(),
             unit: "shortest-queue".into(),

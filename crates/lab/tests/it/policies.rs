@@ -50,13 +50,11 @@ fn age_adaptive_is_near_greedy_on_uniform_writes_and_near_cost_benefit_under_ske
     assert!(zipf[2] < 0.8 * zipf[0] && zipf[2] < 1.01 * zipf[1], "{zipf:?}");
 }
 
-/// Host blocks written until the first band is worn out, and data moved for wear, under this policy, with victims that
-/// spread no wear by themselves, as those drawn by chance do.
+/// Host blocks written until the first band is worn out, and data moved for wear, under this policy.
 fn life(wear: &str) -> (u64, u64) {
     const ENDURANCE: u32 = 200;
     let layout = Layout { channels: 1, dies_per_channel: 1, blocks_per_plane: 128 };
-    let policies =
-        PolicyNames { wear: wear.into(), victim: "greedy".into(), ..PolicyNames::default() };
+    let policies = PolicyNames { wear: wear.into(), ..PolicyNames::default() };
     let (mut sim, blocks) = sim("instant", &layout, 0.75, policies, |profile| {
         (profile.pages_per_block, profile.endurance) = (32, ENDURANCE);
     });
@@ -128,7 +126,7 @@ fn switched(per_second: u64, switches: Vec<(&'static str, &'static str)>) -> Swi
 fn a_policy_that_is_put_in_charge_again_changes_no_request() {
     let same = [
         ("stream", "none"),
-        ("victim", "d-choices"),
+        ("victim", "greedy"),
         ("unit", "shortest-queue"),
         ("wear", "static"),
         ("erase", "read-first"),
@@ -189,12 +187,10 @@ fn bands_of_handles_that_are_gone_are_filled_by_others() {
     assert!(left <= one_each, "{left} bands are open");
 }
 
-/// Erases of each unit under these weights, set while the device runs, for four times its size written. Victims are
-/// the emptiest bands: GC by chance frees those of the unit too, and where no other has a free band they are taken.
+/// Erases of each unit under these weights, set while the device runs, for four times its size written.
 fn erases_under(unit_policy: &str, weights: &[u16]) -> Vec<u32> {
     let layout = Layout { channels: 2, dies_per_channel: 2, blocks_per_plane: 24 };
-    let policies =
-        PolicyNames { unit: unit_policy.into(), victim: "greedy".into(), ..PolicyNames::default() };
+    let policies = PolicyNames { unit: unit_policy.into(), ..PolicyNames::default() };
     let (mut sim, blocks) = sim("instant", &layout, 0.4, policies, |_| {});
     let geometry = *sim.medium().geometry();
     let erases = |sim: &Sim| -> Vec<u32> {

@@ -226,7 +226,7 @@ fn status_metrics_and_policies_are_served_over_http() {
     assert_eq!(status["counters"]["host_blocks_written"], 1024);
     assert_eq!(status["shards"].as_array().unwrap().len(), 2);
     assert!(status["waf"].as_f64().unwrap() >= 1.0, "{}", status["waf"]);
-    assert_eq!(status["shards"][0]["policies"]["victim"], "d-choices");
+    assert_eq!(status["shards"][0]["policies"]["victim"], "greedy");
     assert!(!status["shards"][0]["wear"].as_array().unwrap().is_empty());
     let (code, body) = switch(&server, r#"{"decision":"victim","name":"fifo"}"#);
     assert_eq!(code, 200, "{body}");

@@ -6,7 +6,7 @@
 //! Beside a figure of batches stands what the flash could do at most for the same requests, with the SSTs where they lie: less
 //! than its whole bandwidth, as values that are drawn meet on channels by chance.
 //!
-//! The conventional drive is the same engine and the same flash behind Weir's own block FTL with its default policies: one
+//! The conventional drive is the same engine and the same flash behind Weir's own block FTL as firmware has it: greedy, one
 //! stream, 28 % over-provisioning, a block volume of which each SST takes an extent of 8 MiB that is trimmed when it is
 //! deleted (`weir store serve --tables`). It stands for a file system on such a drive; it is not SDF's Gen3 itself.
 

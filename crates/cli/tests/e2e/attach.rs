@@ -136,6 +136,7 @@ step "ublk, a record that is damaged, or gone"
 : >/run/weir-attached/data.json
 WEIR attach --list | grep 'data.*ublkb0' | grep -q 'gone or damaged' || fail "$(WEIR attach --list)"
 WEIR detach data
+for i in $(seq 300); do [ -e /run/weir-attached/data.json ] || break; sleep 0.1; done
 [ ! -e /dev/ublkb0 ] && [ ! -L $disk ] && [ ! -e /run/weir-attached/data.json ] || fail "it is still there"
 attach data
 killed

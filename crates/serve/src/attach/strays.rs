@@ -101,7 +101,7 @@ fn our_server(number: u32) -> Option<u32> {
     // The driver names who served it last, and that number may be another process's by now.
     let command = fs::read(format!("/proc/{server}/cmdline")).ok()?;
     let attaches = command.split(|&byte| byte == 0).any(|word| word == b"attach");
-    (name.trim() == "weir" && attaches).then_some(server)
+    (name.starts_with("weir") && attaches).then_some(server)
 }
 
 #[cfg(test)]

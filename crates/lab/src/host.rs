@@ -152,17 +152,11 @@ impl Host {
         Err(Failure(format!("at {at} ns, {request:?} failed: {error:?}; {state}")))
     }
 
-    /// So many blocks have failed that a device of this size could not be formatted any more with the policies that it has
-    /// now: one with more handles has more bands open. From here on writes may be refused.
+    /// So many blocks have failed that a device of this size could not be formatted any more with the policies of its
+    /// mount. From here on writes may be refused.
     pub fn is_worn_out(&self) -> bool {
-        let medium = self.sim.medium();
-        let mut settings = self.sim.settings().clone();
-        let streams = self.sim.ftl().status().streams;
-        let names = settings.volumes.iter_mut().map(|volume| &mut volume.stream);
-        for (name, of) in names.chain([&mut settings.policies.stream]).zip(streams) {
-            *name = of.stream;
-        }
-        let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), &settings);
+        let (medium, settings) = (self.sim.medium(), self.sim.settings());
+        let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), settings);
         max < self.model.logical_blocks()
     }
 

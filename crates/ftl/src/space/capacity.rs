@@ -17,24 +17,39 @@ pub fn logical_blocks_max(geometry: &Geometry, health: &Health, settings: &Setti
     let gone = health.units_gone.iter().filter(|&&unit| !geometry.is_fast_unit(unit)).count();
     let gone = gone as u32 * geometry.blocks_per_unit;
     let bad = health.bad_blocks.iter().filter(|&&block| !geometry.is_fast(block)).count() as u32;
-    logical_blocks_of(geometry, geometry.capacity_blocks().saturating_sub(bad + gone), settings, 0)
+    let good = geometry.capacity_blocks().saturating_sub(bad + gone);
+    logical_blocks_of(geometry, good, OpenBands::of(settings), 0)
+}
+
+/// What settings ask to be open at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenBands {
+    handles: u32,
+    /// Units that each handle stripes over, 0 for all.
+    stripe_units: u32,
+}
+
+impl OpenBands {
+    pub fn of(settings: &Settings) -> Self {
+        // A handle needs one open band; the others of its stripe may be missing when space is tight.
+        let handles = handles_wanted(settings, |policy| policy.handles_least())
+            .unwrap_or(u32::from(settings.handles) + 1);
+        Self { handles, stripe_units: settings.stripe_units }
+    }
 }
 
 /// The same where so many blocks of the capacity tier are good, and the map has entries of shadows beside.
 pub(crate) fn logical_blocks_of(
     geometry: &Geometry,
     good: u32,
-    settings: &Settings,
+    open: OpenBands,
     shadow_blocks: u32,
 ) -> u32 {
-    let stripe = match settings.stripe_units {
+    let stripe = match open.stripe_units {
         0 => geometry.units - geometry.fast.units,
         units => units,
     };
-    // A handle needs one open band; the others of its stripe may be missing when space is tight.
-    let handles = handles_wanted(settings, |policy| policy.handles_least())
-        .unwrap_or(u32::from(settings.handles) + 1);
-    let open = handles + stripe.min(good / 256);
+    let open = open.handles + stripe.min(good / 256);
     let slots = geometry.slots_per_block();
     let mut logical = good.saturating_sub(RESERVE_BANDS + open + 2).saturating_mul(slots);
     // The checkpoint's size depends on the answer.

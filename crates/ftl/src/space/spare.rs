@@ -6,19 +6,24 @@
 //! and the reserve is all that is free, overwrites are refused, too: GC would wear out what is left for a few
 //! slots a time, and trims, which are the way out, would find no room for their records.
 //!
-//! Invariant: what can be kept follows from the good bands by the rule that the format goes by.
+//! Invariants:
+//! - what can be kept follows from the good bands by the rule that the format goes by;
+//! - it is counted for the policies of the mount, whatever is in charge since: a switch to one with more handles takes
+//!   no room from the data, as handles for which there are no bands share those of others.
 
 use crate::config::Settings;
 use crate::space::bands::{BandState, Bands};
-use crate::space::capacity::logical_blocks_of;
+use crate::space::capacity::{OpenBands, logical_blocks_of};
 use flash::{BlockId, Geometry};
 
 /// Spare bands below which the status warns, if any band went bad.
 const SPARE_WARNED: u32 = 4;
 
 /// Kept from one bad band to the next.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Spare {
+    /// What is open at a time, by the settings of the mount.
+    open: OpenBands,
     /// For so many bad bands, see [`crate::space::bands::Bands::bad_changes`], and so many entries of shadows.
     seen: Option<(u32, u32)>,
     /// Bands of the capacity tier that are bad, or are being emptied because they are.
@@ -34,13 +39,18 @@ pub(crate) struct Spare {
 }
 
 impl Spare {
+    /// Of a device that is mounted with `settings`. Nothing is counted yet.
+    pub fn new(settings: &Settings) -> Self {
+        let open = OpenBands::of(settings);
+        Self { open, seen: None, bad: 0, blocks_max: 0, bands: 0, offered: 0, shadow_blocks: 0 }
+    }
+
     /// Counts anew if bands went bad, or there are more or fewer shadows. The device offers so many logical blocks, and
     /// has so many entries of shadows beside.
     pub fn count(
         &mut self,
         bands: &Bands,
         geometry: &Geometry,
-        settings: &Settings,
         (offered, shadow_blocks): (u32, u32),
     ) {
         let key = (bands.bad_changes(), shadow_blocks);
@@ -52,7 +62,7 @@ impl Spare {
             |block: &BlockId| bands[*block].failing || bands[*block].state == BandState::Retired;
         let bad = capacity.filter(is_bad).count() as u32;
         let good = geometry.capacity_blocks() - bad;
-        let kept = |good: u32| logical_blocks_of(geometry, good, settings, shadow_blocks);
+        let kept = |good: u32| logical_blocks_of(geometry, good, self.open, shadow_blocks);
         // What can be kept falls with every band, so the last that suffices is found by halving.
         let (mut few, mut many) = (0, good);
         while few < many {
@@ -61,12 +71,7 @@ impl Spare {
         }
         let blocks_max = kept(good).min(offered);
         let bands = if blocks_max == offered { good - few } else { 0 };
-        *self = Self { seen: Some(key), bad, blocks_max, bands, offered, shadow_blocks };
-    }
-
-    /// Other policies have other handles, and those take bands: it is counted anew with the next.
-    pub fn count_anew(&mut self) {
-        self.seen = None;
+        *self = Self { seen: Some(key), bad, blocks_max, bands, offered, shadow_blocks, ..*self };
     }
 
     /// All that the device offers can be kept.
@@ -86,15 +91,9 @@ impl Spare {
 
     /// Whether a device on which so much holds data can keep it, and has more room than that takes, with so many entries
     /// of shadows.
-    pub fn fits(
-        &self,
-        geometry: &Geometry,
-        settings: &Settings,
-        shadow_blocks: u32,
-        held: u64,
-    ) -> bool {
+    pub fn fits(&self, geometry: &Geometry, shadow_blocks: u32, held: u64) -> bool {
         let good = geometry.capacity_blocks() - self.bad;
-        let kept = logical_blocks_of(geometry, good, settings, shadow_blocks);
+        let kept = logical_blocks_of(geometry, good, self.open, shadow_blocks);
         self.seen.is_some() && held <= u64::from(kept)
     }
 
@@ -148,33 +147,10 @@ impl Spare {
 mod tests {
     use super::Spare;
     use crate::config::Settings;
-    use crate::policy::PolicyNames;
-    use crate::policy::stream::STREAMS;
     use crate::space::bands::{BandState, Bands};
-    use crate::space::capacity::logical_blocks_of;
+    use crate::space::capacity::{OpenBands, logical_blocks_of};
     use crate::space::small_geometry;
     use flash::{BlockId, Geometry};
-
-    #[test]
-    fn a_policy_with_other_handles_leaves_another_number_of_bands() {
-        let geometry = Geometry { units: 4, blocks_per_unit: 32, ..small_geometry() };
-        let bands = Bands::new(&geometry);
-        let of = |name: &&str| {
-            let policies = PolicyNames { stream: (*name).into(), ..PolicyNames::default() };
-            let settings = Settings { policies, ..Settings::default() };
-            (logical_blocks_of(&geometry, geometry.blocks(), &settings, 0), settings)
-        };
-        let all = STREAMS.iter().map(of);
-        let (least, few) = all.clone().min_by_key(|of| of.0).expect("policies");
-        let (most, many) = all.max_by_key(|of| of.0).expect("policies");
-        assert!(least < most, "all policies have as many handles");
-        let mut spare = Spare::default();
-        for (settings, kept) in [(&many, most), (&few, least), (&many, most)] {
-            spare.count_anew();
-            spare.count(&bands, &geometry, settings, (most, 0));
-            assert_eq!(spare.most(), u64::from(kept));
-        }
-    }
 
     #[test]
     fn with_each_bad_band_less_is_spare_and_then_less_is_kept() {
@@ -186,11 +162,11 @@ mod tests {
         }
         bands.index_all();
         // Two bands more than what is offered needs.
-        let offered = logical_blocks_of(&geometry, blocks - 2, &settings, 0);
-        let mut spare = Spare::default();
+        let offered = logical_blocks_of(&geometry, blocks - 2, OpenBands::of(&settings), 0);
+        let mut spare = Spare::new(&settings);
         let mut kept = Vec::new();
         for bad in 0..4 {
-            spare.count(&bands, &geometry, &settings, (offered, 0));
+            spare.count(&bands, &geometry, (offered, 0));
             assert_eq!(spare.counters()[0], ("bands_bad", bad));
             kept.push((
                 spare.suffices(),

@@ -340,7 +340,7 @@ impl Ftl {
             self.stop_if_done();
             return;
         }
-        self.spare.count(&self.bands, &self.geometry, &self.settings, self.map.sizes());
+        self.spare.count(&self.bands, &self.geometry, self.map.sizes());
         if std::mem::take(&mut self.durable_rose) {
             self.drain_check = true;
         }
@@ -623,7 +623,7 @@ impl Ftl {
             erase_all: false,
             flush: Flush::default(),
             reclaim: Reclaim::new(chunks, tier.as_ref().map_or(0, Tier::chunks_own)),
-            spare: Spare::default(),
+            spare: Spare::new(&settings),
             tier,
             shares: Shares::default(),
             checkpoint: Checkpoint::default(),

@@ -266,7 +266,7 @@ impl Ftl {
             geometry.is_tiered() && geometry.is_fast(block) && is_good
         });
         let least = fast_bands_min(layout.bands, u32::from(self.settings.handles));
-        self.spare.fits(&self.geometry, &self.settings, shadow_blocks, self.blocks_mapped)
+        self.spare.fits(&self.geometry, shadow_blocks, self.blocks_mapped)
             && self.bands.openings.are_too_few_for(open).is_none()
             && (!geometry.is_tiered() || fast.count() as u32 >= least)
     }

@@ -94,7 +94,6 @@ impl Ftl {
         if decision == "stream" {
             self.settings.volumes.iter_mut().for_each(|volume| volume.stream = name.into());
         }
-        self.spare.count_anew();
         Ok(())
     }
 

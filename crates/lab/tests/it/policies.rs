@@ -187,6 +187,28 @@ fn bands_of_handles_that_are_gone_are_filled_by_others() {
     assert!(left <= one_each, "{left} bands are open");
 }
 
+/// A device that offers all that it could be formatted with keeps it under policies with more handles, too.
+#[test]
+fn a_switch_to_more_handles_takes_no_room_from_a_full_device() {
+    let layout = Layout { channels: 2, dies_per_channel: 2, blocks_per_plane: 24 };
+    for stream in ftl::policy::stream::STREAMS {
+        let medium = lab::device::nand_of("instant", &layout, Faults::default(), |_| {}).unwrap();
+        let settings = Settings::default();
+        let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), &settings);
+        let options = FormatOptions { logical_blocks: max, uuid: 1, label: Vec::new() };
+        let mut sim = Sim::format(medium, options, settings, Instant(0)).unwrap();
+        sim.run_until_ready().unwrap();
+        sim.ftl_mut().set_policy("stream", stream).unwrap();
+        let mut lbas = (0..max).chain((0..).map(|n: u64| (n * 7919 % u64::from(max)) as u32));
+        drive_ops(&mut sim, 8, u64::from(max) * 5 / 4, || {
+            let lba = lbas.next().expect("it has no end");
+            let action = Action::Write { fua: false, atomic: false };
+            (Op { action, lba, blocks: 1 }, Hint::default())
+        })
+        .unwrap_or_else(|failure| panic!("{stream}: {failure}"));
+    }
+}
+
 /// Erases of each unit under these weights, set while the device runs, for four times its size written.
 fn erases_under(unit_policy: &str, weights: &[u16]) -> Vec<u32> {
     let layout = Layout { channels: 2, dies_per_channel: 2, blocks_per_plane: 24 };

@@ -211,7 +211,7 @@ class Directory : public FSDirectory {
   Directory(const weir_store* store, std::string path) : store_(store), path_(std::move(path)) {}
 
   IOStatus Fsync(const IOOptions&, IODebugContext*) override {
-    return Status(weir_store_sync(store_), path_);
+    return Status(weir_store_sync(store_, path_.c_str()), path_);
   }
 
   IOStatus Close(const IOOptions&, IODebugContext*) override { return IOStatus::OK(); }

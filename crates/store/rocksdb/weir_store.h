@@ -56,8 +56,9 @@ int weir_store_delete_folder(const weir_store* store, const char* path);
 int weir_store_rename(const weir_store* store, const char* from, const char* to);
 int weir_store_delete(const weir_store* store, const char* path);
 int weir_store_truncate(const weir_store* store, const char* path, uint64_t size);
-// Every change of names is durable when this returns.
-int weir_store_sync(const weir_store* store);
+// Every change of names is durable when this returns, and so are the tables of this folder that were synced or closed: it fails
+// if one of those did, until that is deleted or written anew.
+int weir_store_sync(const weir_store* store, const char* folder);
 uint64_t weir_store_free_small_bytes(const weir_store* store);
 // What the store has done since it was opened: raw_blocks_put, raw_blocks_erased, reads and read_bytes (of raw blocks);
 // and how many units there are: units. 0 for any other name.
@@ -69,7 +70,8 @@ uint64_t weir_store_block_bytes(const weir_store* store);
 weir_writer* weir_store_writer(const weir_store* store, const char* path, int go_on);
 int weir_writer_append(weir_writer* writer, const void* bytes, size_t count);
 int weir_writer_push(weir_writer* writer);  // outlives this process
-int weir_writer_sync(weir_writer* writer);  // outlives a power cut
+// A small file outlives a power cut then. A table does after weir_store_sync of its folder.
+int weir_writer_sync(weir_writer* writer);
 uint64_t weir_writer_size(const weir_writer* writer);
 int weir_writer_close(weir_writer* writer);
 void weir_writer_free(weir_writer* writer);

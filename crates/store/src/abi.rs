@@ -4,7 +4,7 @@
 
 use crate::layout::Layout;
 use crate::remote::{Addresses, Extents, KeyLock, Lock, RemoteBlocks, RemoteVolume};
-use crate::{Entry, Error, Opening, RawBlocks, Reader, Store, Volume, Wanted, Writer};
+use crate::{Error, Opening, RawBlocks, Reader, Store, Volume, Wanted, Writer};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io::Read;
@@ -168,7 +168,8 @@ pub unsafe extern "C" fn weir_store_close(store: *mut Handle) {
     if !store.is_null() {
         // SAFETY: made by `weir_store_open`.
         let handle = unsafe { Box::from_raw(store) };
-        // Names that were changed last are as safe as if they had been synced.
+        // Names that were changed last are as safe as if they had been synced, and nothing is on its way when another
+        // process may have the store.
         handle.store.sync().ok();
     }
 }
@@ -201,10 +202,10 @@ pub unsafe extern "C" fn weir_store_find(
     into: *mut Found,
 ) -> c_int {
     // SAFETY: by contract.
-    let found = unsafe { text(path) }.and_then(|path| store.store.find(path));
+    let found = unsafe { text(path) }.and_then(|path| store.store.look(path));
     answer(found.map(|found| {
         if !into.is_null() {
-            let folder = c_int::from(found.entry == Entry::Folder);
+            let folder = c_int::from(found.folder);
             let found = Found { folder, size: found.size, modified: found.modified };
             // SAFETY: by contract.
             unsafe { into.write(found) };
@@ -291,10 +292,14 @@ pub unsafe extern "C" fn weir_store_truncate(
     answer(unsafe { text(path) }.and_then(|path| store.store.truncate(path, size)))
 }
 
-/// Makes every change of names durable.
+/// Makes every change of names durable, and waits for the tables of a folder that are on their way.
+///
+/// # Safety
+/// The folder is a string.
 #[unsafe(no_mangle)]
-pub extern "C" fn weir_store_sync(store: &Handle) -> c_int {
-    answer(store.store.sync())
+pub unsafe extern "C" fn weir_store_sync(store: &Handle, folder: *const c_char) -> c_int {
+    // SAFETY: by contract.
+    answer(unsafe { text(folder) }.and_then(|folder| store.store.sync_folder(folder)))
 }
 
 /// Bytes that small files may still take.

@@ -7,6 +7,7 @@
 //!   services    values, tables and files by name, over RocksDB on such a store
 //!   abi         for C, and so for RocksDB's file system (crates/store/rocksdb)
 //!   store       many threads; files of raw blocks; erases in the background
+//!   writer         files that are written        late   tables that are on their way
 //!   catalog        names, small files, what may be erased when
 //!   journal     records in two areas        layout   what lies where
 //!   tail        appended bytes in blocks that say whose they are
@@ -18,6 +19,7 @@ pub mod abi;
 mod api;
 mod catalog;
 mod journal;
+mod late;
 mod layout;
 mod path;
 mod record;
@@ -27,8 +29,10 @@ mod store;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod writer;
 
 pub use api::{BLOCK_BYTES, Error, Piece, RawBlocks, Volume};
 pub use catalog::Found;
 pub use record::{Entry, Table};
-pub use store::{Counts, Eraser, Missing, Opening, Reader, Store, TableWriter, Wanted, Writer};
+pub use store::{Counts, Eraser, Missing, Opening, Reader, Seen, Store, Wanted};
+pub use writer::{LateTable, TableWriter, Writer};

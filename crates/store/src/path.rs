@@ -37,6 +37,11 @@ pub fn is_table(path: &str) -> bool {
     path.ends_with(".sst") || path.ends_with(".blob")
 }
 
+/// RocksDB's names of the files that say which tables a database has.
+pub fn names_tables(path: &str) -> bool {
+    path.rsplit('/').next().is_some_and(|name| name.starts_with("MANIFEST"))
+}
+
 /// RocksDB's name of the file that says which manifest counts: it is replaced when a database was found whole.
 pub fn says_what_is_current(path: &str) -> bool {
     path.ends_with("/CURRENT")

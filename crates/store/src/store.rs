@@ -1,20 +1,22 @@
 //! A store for many threads: names and small files behind one lock, and beside it the files of raw blocks, whose data
 //! no lock stands before.
 //!
-//! A *table* (an SST) is written once: whole raw blocks as they fill up, the last one padded, and a record that
-//! names them, which makes it a file. Its deletion is a record, and when that is durable its blocks are erased by a
+//! A *table* (an SST) is written once ([`crate::writer`]): whole raw blocks as they fill up, the last one padded, and a record
+//! that names them, which makes it a file. Where raw blocks are put side by side, its writer does not wait for the last of them
+//! ([`Late`]). Its deletion is a record, and when that is durable its blocks are erased by a
 //! thread of their own.
 
 use crate::api::{Error, Piece, RawBlocks, Volume};
 use crate::catalog::{Catalog, Found};
+use crate::late::Late;
 use crate::layout::Layout;
 use crate::path;
 use crate::record::{Entry, Table};
-use std::collections::{BTreeSet, VecDeque};
+use crate::writer::{TableWriter, Writer};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 /// Numbers that are tried for a block when those before are taken: other stores may use the same units.
@@ -23,7 +25,8 @@ const TAKEN_MAX: u32 = 1000;
 /// See the head of this file.
 pub struct Store {
     catalog: Mutex<Catalog>,
-    blocks: Box<dyn RawBlocks>,
+    pub(crate) late: Late,
+    pub(crate) blocks: Box<dyn RawBlocks>,
     key: u64,
     put: AtomicU64,
     erased: AtomicU64,
@@ -46,6 +49,17 @@ pub struct Opening {
     pub new: bool,
     /// To read what is left of it: nothing is changed.
     pub damaged: bool,
+}
+
+/// What is known of a path before what is on its way there has arrived.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Seen {
+    /// It is a folder.
+    pub folder: bool,
+    /// Bytes of a file.
+    pub size: u64,
+    /// Seconds since 1970.
+    pub modified: u64,
 }
 
 /// A file of which raw blocks are missing.
@@ -137,6 +151,7 @@ impl Store {
         let (sender, waste) = channel();
         let store = Arc::new(Self {
             catalog: Mutex::new(catalog),
+            late: Late::default(),
             blocks,
             key,
             put: AtomicU64::new(0),
@@ -173,12 +188,33 @@ impl Store {
 
     /// What is at `path`.
     pub fn find(&self, path: &str) -> Result<Found, Error> {
-        self.catalog().find(&path::clean(path)?)
+        let path = path::clean(path)?;
+        self.late.wait(&path)?;
+        self.catalog().find(&path)
     }
 
-    /// The names in a folder.
+    /// The same without a wait for a table that is on its way.
+    pub fn look(&self, path: &str) -> Result<Seen, Error> {
+        let path = path::clean(path)?;
+        if let Some(size) = self.late.bytes(&path) {
+            return Ok(Seen { folder: false, size, modified: now() });
+        }
+        let Found { entry, size, modified } = self.find(&path)?;
+        Ok(Seen { folder: entry == Entry::Folder, size, modified })
+    }
+
+    /// The names in a folder, with those of tables that failed: they are there to be deleted.
     pub fn children(&self, folder: &str) -> Result<Vec<String>, Error> {
-        self.catalog().children(&path::clean(folder)?)
+        let folder = path::clean(folder)?;
+        let failed = self.late.failed(&folder);
+        let mut names = self.catalog().children(&folder)?;
+        for (path, _) in failed {
+            let name = path.rsplit('/').next().unwrap_or_default();
+            if path::parent(&path) == Some(&*folder) && names.iter().all(|there| there != name) {
+                names.push(name.into());
+            }
+        }
+        Ok(names)
     }
 
     /// Makes a folder, and those that it is in.
@@ -188,20 +224,30 @@ impl Store {
 
     /// Removes an empty folder.
     pub fn delete_folder(&self, path: &str) -> Result<(), Error> {
-        self.catalog().delete_folder(&path::clean(path)?)
+        let path = path::clean(path)?;
+        let failed = self.late.failed(&path);
+        self.catalog().delete_folder(&path)?;
+        failed.iter().for_each(|(path, _)| self.late.forget(path));
+        Ok(())
     }
 
     /// Gives a file another name, or a folder.
     pub fn rename(&self, from: &str, to: &str) -> Result<(), Error> {
         let (from, to) = (path::clean(from)?, path::clean(to)?);
+        let folder = self.find(&from)?.entry == Entry::Folder;
+        if folder {
+            self.late.wait_below(&from)?;
+        }
+        // What failed there is replaced.
+        self.late.wait(&to).ok();
         let mut catalog = self.catalog();
-        let folder = catalog.find(&from)?.entry == Entry::Folder;
         if !folder && path::is_table(&from) != path::is_table(&to) {
             return Err(Error::Unfit(format!(
                 "{from}: cannot become {to}: one lies in raw blocks and one on the small volume"
             )));
         }
         catalog.rename(&from, &to)?;
+        self.late.forget(&to);
         if path::says_what_is_current(&to) {
             self.settle(&mut catalog);
         }
@@ -212,8 +258,13 @@ impl Store {
     /// Removes a file. Its blocks are erased when that is durable.
     pub fn delete(&self, path: &str) -> Result<(), Error> {
         let path = path::clean(path)?;
+        let failed = self.late.wait(&path).is_err();
         let mut catalog = self.catalog();
-        catalog.delete(&path)?;
+        match catalog.delete(&path) {
+            Err(Error::NotFound(_)) if failed => {}
+            deleted => deleted?,
+        }
+        self.late.forget(&path);
         if path::is_table(&path) {
             self.settle(&mut catalog);
         }
@@ -221,8 +272,21 @@ impl Store {
         Ok(())
     }
 
-    /// Every change of names so far is durable when this returns.
+    /// Every change of names so far is durable when this returns, and every table whose writing has ended is there. `Err` if one
+    /// is not, until it is deleted or written anew.
     pub fn sync(&self) -> Result<(), Error> {
+        self.sync_folder("/")
+    }
+
+    /// The same for the tables of a folder, and of its folders.
+    pub fn sync_folder(&self, folder: &str) -> Result<(), Error> {
+        let arrived = self.late.wait_below(&path::clean(folder)?);
+        self.sync_names()?;
+        arrived
+    }
+
+    /// The same without tables that are on their way.
+    pub(crate) fn sync_names(&self) -> Result<(), Error> {
         let mut catalog = self.catalog();
         catalog.sync()?;
         self.wake_for(&catalog);
@@ -232,6 +296,7 @@ impl Store {
     /// A small file keeps its first `size` bytes.
     pub fn truncate(&self, path: &str, size: u64) -> Result<(), Error> {
         let path = path::clean(path)?;
+        self.late.wait(&path)?;
         let mut catalog = self.catalog();
         match catalog.find(&path)? {
             found if found.size == size => Ok(()),
@@ -247,6 +312,8 @@ impl Store {
     pub fn writer(self: &Arc<Self>, path: &str, go_on: bool) -> Result<Writer, Error> {
         let path = path::clean(path)?;
         if path::is_table(&path) {
+            // What failed there is written anew, and told until then.
+            self.late.wait(&path).ok();
             if go_on && self.catalog().find(&path).is_ok() {
                 let what = format!("{path}: what lies in raw blocks is written once");
                 return Err(Error::Unfit(what));
@@ -262,13 +329,15 @@ impl Store {
             _ => catalog.create(&path, now())?,
         };
         self.wake_for(&catalog);
-        Ok(Writer::Small { store: Arc::clone(self), file })
+        let names_tables = path::parent(&path).filter(|_| path::names_tables(&path));
+        let store = Arc::clone(self);
+        Ok(Writer::Small { store, file, tables_of: names_tables.map(Into::into) })
     }
 
     /// Opens a file to read it.
     pub fn reader(self: &Arc<Self>, path: &str) -> Result<Reader, Error> {
         let path = path::clean(path)?;
-        match self.catalog().find(&path)?.entry {
+        match self.find(&path)?.entry {
             Entry::Folder => Err(Error::Unfit(format!("{path}: is a folder, not a file"))),
             Entry::Small(file) => Ok(Reader::Small { store: Arc::clone(self), file }),
             Entry::Table(table) => Ok(Reader::Table { store: Arc::clone(self), table }),
@@ -332,7 +401,7 @@ impl Store {
         u128::from(self.key) << 64 | u128::from(number)
     }
 
-    fn wake_for(&self, catalog: &Catalog) {
+    pub(crate) fn wake_for(&self, catalog: &Catalog) {
         if catalog.has_waste() {
             self.wake();
         }
@@ -344,7 +413,7 @@ impl Store {
     }
 
     /// Writes a raw block under the next number that is free, on the next unit that has room.
-    fn put(&self, bytes: &[u8]) -> Result<u64, Error> {
+    pub(crate) fn put(&self, bytes: &[u8]) -> Result<u64, Error> {
         let (mut taken, mut full) = (0, 0);
         loop {
             let erased = self.erased.load(Ordering::Relaxed);
@@ -422,66 +491,6 @@ impl Store {
     }
 }
 
-/// A file that is being written.
-pub enum Writer {
-    /// In raw blocks.
-    Table(TableWriter),
-    /// On the small volume.
-    Small {
-        /// Of this store.
-        store: Arc<Store>,
-        /// Its number.
-        file: u64,
-    },
-}
-
-impl Writer {
-    /// Appends.
-    pub fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        match self {
-            Self::Table(table) => table.append(bytes),
-            Self::Small { store, file } => store.catalog().append(*file, bytes),
-        }
-    }
-
-    /// What was appended to a small file outlives this process when this returns. A table is there when it is
-    /// synced or closed.
-    pub fn push(&mut self) -> Result<(), Error> {
-        match self {
-            Self::Table(_) => Ok(()),
-            Self::Small { store, file } => store.catalog().push(*file),
-        }
-    }
-
-    /// What was appended is durable when this returns.
-    pub fn sync(&mut self) -> Result<(), Error> {
-        self.push()?;
-        match self {
-            Self::Table(table) => {
-                table.finish()?;
-                table.store.sync()
-            }
-            Self::Small { store, .. } => store.sync(),
-        }
-    }
-
-    /// Ends the writing.
-    pub fn close(&mut self) -> Result<(), Error> {
-        match self {
-            Self::Table(table) => table.finish(),
-            Self::Small { store, file } => store.catalog().close(*file),
-        }
-    }
-
-    /// Bytes so far.
-    pub fn size(&self) -> u64 {
-        match self {
-            Self::Table(table) => table.size(),
-            Self::Small { store, file } => store.catalog().written(*file),
-        }
-    }
-}
-
 /// A part of a file that is wanted.
 #[derive(Debug)]
 pub struct Wanted<'a> {
@@ -550,160 +559,6 @@ impl Reader {
     }
 }
 
-/// A table that is being written.
-pub struct TableWriter {
-    store: Arc<Store>,
-    path: String,
-    /// Of whole blocks.
-    numbers: Vec<u64>,
-    /// Of whole blocks after these, which are on their way.
-    puts: VecDeque<JoinHandle<Result<u64, Error>>>,
-    /// A block is missing: it never becomes a file.
-    failed: Option<Error>,
-    /// What is on record: of the numbers above, the first ones and the one of the last block.
-    recorded: Option<Table>,
-    /// What is in no whole block yet.
-    buffer: Vec<u8>,
-    /// The file is on record with all of this.
-    finished: bool,
-}
-
-impl TableWriter {
-    fn new(store: Arc<Store>, path: String) -> Self {
-        Self {
-            store,
-            path,
-            numbers: Vec::new(),
-            puts: VecDeque::new(),
-            failed: None,
-            recorded: None,
-            buffer: Vec::new(),
-            finished: false,
-        }
-    }
-
-    fn size(&self) -> u64 {
-        let blocks = (self.numbers.len() + self.puts.len()) as u64;
-        blocks * self.store.blocks.block_bytes() + self.buffer.len() as u64
-    }
-
-    fn append(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
-        let block_bytes = self.store.blocks.block_bytes() as usize;
-        self.finished &= bytes.is_empty();
-        while !bytes.is_empty() {
-            if self.buffer.capacity() == 0 {
-                self.buffer.reserve_exact(block_bytes);
-            }
-            let room = (block_bytes - self.buffer.len()).min(bytes.len());
-            let (now, rest) = bytes.split_at(room);
-            self.buffer.extend_from_slice(now);
-            bytes = rest;
-            if self.buffer.len() == block_bytes {
-                self.put_whole()?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends the block that is full on its way.
-    fn put_whole(&mut self) -> Result<(), Error> {
-        let block = std::mem::take(&mut self.buffer);
-        let at_once = self.store.blocks.puts_at_once();
-        if at_once <= 1 {
-            let put = self.store.put(&block);
-            return self.count(put);
-        }
-        while self.puts.len() >= at_once {
-            self.wait_for_one()?;
-        }
-        let store = Arc::clone(&self.store);
-        match thread::Builder::new().spawn(move || store.put(&block)) {
-            Ok(put) => self.puts.push_back(put),
-            Err(error) => return self.count(Err(Error::Io(format!("no thread: {error}")))),
-        }
-        Ok(())
-    }
-
-    /// The oldest block that is on its way arrives.
-    fn wait_for_one(&mut self) -> Result<(), Error> {
-        let Some(put) = self.puts.pop_front() else { return Ok(()) };
-        let put =
-            put.join().unwrap_or_else(|_| Err(Error::Io("the writing of it panicked".into())));
-        self.count(put)
-    }
-
-    fn count(&mut self, put: Result<u64, Error>) -> Result<(), Error> {
-        match (put, &self.failed) {
-            (Ok(number), None) => self.numbers.push(number),
-            // Behind a hole it is of no use.
-            (Ok(number), Some(_)) => self.store.catalog().abandon([number]),
-            (Err(error), None) => self.failed = Some(error),
-            (Err(_), Some(_)) => {}
-        }
-        self.failed.clone().map_or(Ok(()), Err)
-    }
-
-    /// Writes the last block, padded, and the record that makes it all a file. More may be appended: then that
-    /// block is written once more under another number, and this one is erased.
-    fn finish(&mut self) -> Result<(), Error> {
-        if self.finished {
-            return Ok(());
-        }
-        if let Some(ours) = &self.recorded {
-            let there = self.store.catalog().find(&self.path)?.entry;
-            if there != Entry::Table(ours.clone()) {
-                let what = format!("{}: became another file while it was written", self.path);
-                return Err(Error::Unfit(what));
-            }
-        }
-        self.failed.clone().map_or(Ok(()), Err)?;
-        let size = self.size();
-        let mut last = None;
-        if !self.buffer.is_empty() {
-            let bytes = self.buffer.len();
-            self.buffer.resize(self.store.blocks.block_bytes() as usize, 0);
-            let put = self.store.put(&self.buffer);
-            self.buffer.truncate(bytes);
-            last = Some(put?);
-        }
-        while !self.puts.is_empty() {
-            if let Err(error) = self.wait_for_one() {
-                self.store.catalog().abandon(last);
-                return Err(error);
-            }
-        }
-        let numbers = self.numbers.iter().copied().chain(last).collect();
-        let table = Table { size, numbers, modified: now() };
-        let mut catalog = self.store.catalog();
-        if let Err(error) = catalog.set_table(&self.path, table.clone()) {
-            catalog.abandon(last);
-            return Err(error);
-        }
-        self.store.settle(&mut catalog);
-        self.store.wake_for(&catalog);
-        self.recorded = Some(table);
-        self.finished = true;
-        Ok(())
-    }
-}
-
-impl Drop for TableWriter {
-    fn drop(&mut self) {
-        while !self.puts.is_empty() {
-            self.wait_for_one().ok();
-        }
-        // What no record names is of no file.
-        let recorded = self.recorded.as_ref().map_or(&[][..], |table| &table.numbers);
-        let waste: Vec<u64> =
-            self.numbers.iter().filter(|number| !recorded.contains(number)).copied().collect();
-        if !waste.is_empty() {
-            let mut catalog = self.store.catalog();
-            catalog.abandon(waste);
-            self.store.wake_for(&catalog);
-        }
-    }
-}
-
 /// Fails if a store would be made on an empty volume while the units hold something: who lost the volume of a store
 /// would get an empty one, and put new things there.
 fn is_no_mistake(volume: &mut dyn Volume, listed: &[u128]) -> Result<(), Error> {
@@ -738,7 +593,7 @@ fn see_one_device(
     }
 }
 
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }

@@ -1,9 +1,11 @@
 //! The store against a model, with the power cut, the process killed or a step failed, at every step.
 
 mod damage;
+mod late;
 mod model;
 mod world;
 
+use crate::path;
 use crate::tail::{Head, encode};
 use crate::{Entry, Error, Opening, Store, Volume, Wanted};
 use model::{Run, contents};
@@ -23,21 +25,23 @@ fn opened(world: &World, nonce: u64, how: Opening) -> Result<Arc<Store>, Error> 
     Store::open(volume, blocks, nonce, how).map(|(store, _)| store)
 }
 
-/// Runs a seed with a mishap at a step; false if it ended before that. The journal has had so much before.
-fn mishap_at(seed: u64, step: u64, mishap: Mishap, worn: u32) -> bool {
-    let context = format!("seed={seed} step={step} {mishap:?} worn={worn}");
-    let mut run = Run::new(seed, BLOCKS);
+/// How the store was before: so many changes in its journal, and so many blocks are put at once.
+type Before = (u32, usize);
+
+/// Runs a seed with a mishap at a step; false if it ended before that.
+fn mishap_at(seed: u64, step: u64, mishap: Mishap, (worn, at_once): Before) -> bool {
+    let context = format!("seed={seed} step={step} {mishap:?} worn={worn} at_once={at_once}");
+    let mut run = Run::new(seed, BLOCKS, at_once);
     run.wear(worn);
     run.world().in_steps(step, mishap);
-    let mut happened = false;
     for _ in 0..120 {
         if run.step().is_err() {
-            happened = true;
             break;
         }
     }
-    happened |= run.world().is_down();
+    // What is on its way arrives, or not.
     run.die();
+    let happened = run.world().had_mishap();
     run.world().restart();
     // The next opening is cut off too, some steps on, and then there is one that is not.
     run.world().in_steps(1 + step % 7, mishap);
@@ -63,10 +67,10 @@ fn seeds(least: u64) -> u64 {
     std::env::var("STORE_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(least)
 }
 
-fn at_every_step(seeds: u64, mishap: Mishap, worn: u32) {
+fn at_every_step(seeds: u64, mishap: Mishap, before: Before) {
     for seed in 1..=seeds {
         let mut step = 1;
-        while mishap_at(seed, step, mishap, worn) {
+        while mishap_at(seed, step, mishap, before) {
             step += 1;
         }
         assert!(step > 50, "seed {seed} has {step} steps");
@@ -75,30 +79,33 @@ fn at_every_step(seeds: u64, mishap: Mishap, worn: u32) {
 
 #[test]
 fn what_was_synced_is_there_after_a_power_cut_at_any_step() {
-    at_every_step(seeds(40), Mishap::Cut, 0);
+    at_every_step(seeds(40), Mishap::Cut, (0, 1));
+    at_every_step(seeds(4), Mishap::Cut, (0, 3));
 }
 
 #[test]
 fn what_was_pushed_is_there_after_a_kill_at_any_step() {
-    at_every_step(seeds(40), Mishap::Kill, 0);
+    at_every_step(seeds(40), Mishap::Kill, (0, 1));
+    at_every_step(seeds(4), Mishap::Kill, (0, 3));
 }
 
 #[test]
 fn a_step_that_fails_loses_nothing_that_was_acknowledged() {
-    at_every_step(seeds(40), Mishap::Fail, 0);
+    at_every_step(seeds(40), Mishap::Fail, (0, 1));
+    at_every_step(seeds(4), Mishap::Fail, (0, 3));
 }
 
 #[test]
 fn the_last_block_of_a_file_that_is_opened_again_is_not_lost_with_the_record_of_that() {
     // Found by the test above: the record of the new writer was still in the cache when its block was not.
-    mishap_at(39, 40, Mishap::Cut, 0);
+    mishap_at(39, 40, Mishap::Cut, (0, 1));
 }
 
 #[test]
 fn the_journal_is_begun_anew_with_the_power_cut_at_any_step() {
     // An area holds 4644 pairs of records: it is full some steps on.
     for worn in [4620, 4640] {
-        at_every_step(1, Mishap::Cut, worn);
+        at_every_step(1, Mishap::Cut, (worn, 1));
     }
 }
 
@@ -106,7 +113,8 @@ fn write(store: &Arc<Store>, path: &str, bytes: &[u8]) -> Result<(), Error> {
     let mut writer = store.writer(path, false)?;
     writer.append(bytes)?;
     writer.sync()?;
-    writer.close()
+    writer.close()?;
+    store.sync_folder(path::parent(path).expect("it is in one"))
 }
 
 fn bytes(count: u64) -> Vec<u8> {

@@ -28,6 +28,9 @@ struct Small {
 struct Model {
     /// The last one is now; the first one was synced. What failed may have happened, so it is one more.
     names: Vec<Names>,
+    /// Tables that may be on their way, the oldest first: the path, what it is, and what was there before. They may be there
+    /// or not, in any of the above.
+    late: Vec<(String, Node, Option<Node>)>,
     smalls: Vec<Small>,
 }
 
@@ -50,10 +53,11 @@ const SMALLS: [&str; 5] =
     ["/db/1.log", "/db/2.log", "/db/MANIFEST", "/db/CURRENT", "/db/CURRENT.new"];
 
 impl Run {
-    pub fn new(seed: u64, volume_blocks: u64) -> Self {
+    pub fn new(seed: u64, volume_blocks: u64, puts_at_once: usize) -> Self {
         let world = World::new(seed, volume_blocks);
+        world.lock().puts_at_once = puts_at_once;
         let names = Names::from([("/db".to_owned(), Node::Folder)]);
-        let model = Model { names: vec![names], smalls: Vec::new() };
+        let model = Model { names: vec![names], ..Model::default() };
         let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let mut run = Self { world, store: None, model, open: Vec::new(), random, nonce: seed };
         assert!(run.open());
@@ -89,10 +93,20 @@ impl Run {
         self.store.is_some()
     }
 
-    /// The process is gone with all that it had open.
+    /// The process is gone with all that it had open, and with its threads.
     pub fn die(&mut self) {
         self.open.clear();
-        self.store = None;
+        if let Some(store) = self.store.take() {
+            store.late.failed("/");
+        }
+    }
+
+    /// What is on its way arrives, and is durable.
+    pub fn sync(&mut self) -> Result<(), Error> {
+        self.store.as_ref().unwrap().sync()?;
+        self.model.late.clear();
+        self.synced();
+        Ok(())
     }
 
     /// Does something; `Err` is what the store said.
@@ -106,11 +120,7 @@ impl Run {
                     names.insert("/db/a/b".into(), Node::Folder);
                 },
             ),
-            1 => {
-                store.sync()?;
-                self.synced();
-                Ok(())
-            }
+            1 => self.sync(),
             2 => self.create_small(&store),
             3 | 4 => self.create_table(&store),
             5..=9 => self.append(),
@@ -223,10 +233,16 @@ impl Run {
         let Some(which) = (self.open.len() as u64).checked_sub(1) else { return Ok(()) };
         let which = self.random.draw(which + 1) as usize;
         let sync = self.random.draw(2) == 0;
+        let late = self.world.lock().puts_at_once > 1;
+        let mut synced = sync;
         if let Open::Table(path, _, bytes) = &self.open[which] {
-            let mut names = self.now().clone();
-            names.insert(path.clone(), Node::Table(Rc::new(bytes.clone())));
+            let (mut names, table) = (self.now().clone(), Node::Table(Rc::new(bytes.clone())));
+            let before = names.insert(path.clone(), table.clone());
+            if late {
+                self.model.late.push((path.clone(), table, before));
+            }
             self.model.names.push(names);
+            synced &= !late;
         }
         let ended = match &mut self.open[which] {
             Open::Table(_, writer, _) if sync => writer.sync(),
@@ -252,9 +268,10 @@ impl Run {
             }
         };
         ended?;
-        if sync {
+        if synced {
             self.synced();
-        } else {
+        }
+        if !sync {
             self.open.remove(which);
         }
         Ok(())
@@ -293,15 +310,16 @@ impl Run {
     pub fn check(&mut self, mishap: Mishap, context: &str) {
         let store = Arc::clone(self.store.as_ref().unwrap());
         let found = walk(&store, "/");
-        let candidates = self.model.names.iter().rev();
+        let states = self.model.names.iter().rev();
+        let candidates = states.flat_map(|names| without_some(names, &self.model.late));
         let mut why = Vec::new();
-        let state = candidates.clone().find(|names| {
+        let state = candidates.into_iter().find(|names| {
             let same = self.same(&store, names, &found, mishap);
             why.extend(same.as_ref().err().cloned());
             same.is_ok()
         });
-        let state =
-            state.unwrap_or_else(|| panic!("{context}: {found:?} is none of {why:#?}")).clone();
+        let state = state.unwrap_or_else(|| panic!("{context}: {found:?} is none of {why:#?}"));
+        self.model.late.clear();
         for (path, node) in &state {
             if let Node::Small(number) = node {
                 let small = &mut self.model.smalls[*number];
@@ -365,13 +383,40 @@ impl Run {
                             there.len()
                         )
                     }
-                    node => format!("not {node:?}"),
+                    Node::Table(bytes) => {
+                        let there = contents(store, path);
+                        let same = there.iter().zip(&**bytes).take_while(|(a, b)| a == b).count();
+                        format!("{} bytes, {same} of them right, of {}", there.len(), bytes.len())
+                    }
+                    Node::Folder => "not a folder".into(),
                 };
                 return Err(format!("{path}: {entry:?}: {told}"));
             }
         }
         Ok(())
     }
+}
+
+/// These names with each of these tables or with what was there before.
+fn without_some(names: &Names, late: &[(String, Node, Option<Node>)]) -> Vec<Names> {
+    let mut all = vec![names.clone()];
+    for (path, table, before) in late.iter().rev() {
+        let is_same = |node: &Node| match (node, table) {
+            (Node::Table(one), Node::Table(other)) => Rc::ptr_eq(one, other),
+            _ => false,
+        };
+        for at in 0..all.len() {
+            if all[at].get(path).is_some_and(is_same) {
+                let mut names = all[at].clone();
+                match before {
+                    Some(before) => drop(names.insert(path.clone(), before.clone())),
+                    None => drop(names.remove(path)),
+                }
+                all.push(names);
+            }
+        }
+    }
+    all
 }
 
 fn walk(store: &Store, folder: &str) -> Vec<String> {

@@ -42,6 +42,10 @@ pub struct Inner {
     pub raw: BTreeMap<u128, Vec<u8>>,
     pub raw_blocks_max: usize,
     pub puts_at_once: usize,
+    /// So many puts fail.
+    pub fail_puts: u32,
+    /// Puts wait.
+    pub puts_held: bool,
     volume_blocks: u64,
     pub steps: u64,
     mishap: Option<(u64, Mishap)>,
@@ -60,6 +64,8 @@ impl World {
             raw: BTreeMap::new(),
             raw_blocks_max: usize::MAX,
             puts_at_once: 1,
+            fail_puts: 0,
+            puts_held: false,
             volume_blocks,
             steps: 0,
             mishap: None,
@@ -91,8 +97,9 @@ impl World {
     }
 
     /// The mishap took place.
-    pub fn is_down(&self) -> bool {
-        self.lock().down
+    pub fn had_mishap(&self) -> bool {
+        let world = self.lock();
+        world.mishap.is_some_and(|(at, _)| world.steps >= at)
     }
 
     /// Starts again. After a cut each block of the volume is any of those that it could be.
@@ -213,6 +220,9 @@ impl RawBlocks for World {
 
     fn put(&self, id: u128, bytes: &[u8]) -> Result<(), Error> {
         assert_eq!(bytes.len() as u64, RAW_BYTES, "whole blocks");
+        while self.lock().puts_held {
+            std::thread::yield_now();
+        }
         let world = &mut *self.lock();
         let of = |id: u128| id as u64 % u64::from(UNITS);
         if world.raw.keys().any(|&there| there as u64 == id as u64) {
@@ -220,6 +230,10 @@ impl RawBlocks for World {
         }
         if world.raw.keys().filter(|&&there| of(there) == of(id)).count() >= world.raw_blocks_max {
             return Err(Error::UnitFull("full".into()));
+        }
+        if world.fail_puts > 0 {
+            world.fail_puts -= 1;
+            return Err(down());
         }
         let (happens, told) = world.step();
         if happens {

@@ -1,0 +1,142 @@
+//! Tables whose writing has ended, and whose last blocks are still on their way: whoever wrote one goes on with the next
+//! meanwhile, so that several units write for one thread.
+//!
+//! Invariants:
+//! - whoever wants to know what is at a path waits for what is on its way there;
+//! - a table that failed is told to everyone who asks for it, or for all, until its path is given up or written anew.
+
+use crate::api::Error;
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(crate) struct Late {
+    tables: Mutex<BTreeMap<String, State>>,
+    ended: Condvar,
+}
+
+#[derive(Debug)]
+enum State {
+    OnItsWay { bytes: u64, blocks: usize },
+    Failed(Error),
+}
+
+impl State {
+    fn blocks(&self) -> usize {
+        match self {
+            Self::OnItsWay { blocks, .. } => *blocks,
+            Self::Failed(_) => 0,
+        }
+    }
+
+    fn is_on_its_way(&self) -> bool {
+        matches!(self, Self::OnItsWay { .. })
+    }
+}
+
+/// A table that is on its way, and has failed unless it is told how it ended.
+#[derive(Debug)]
+pub(crate) struct OnItsWay<'a> {
+    late: &'a Late,
+    path: String,
+    result: Result<(), Error>,
+}
+
+impl OnItsWay<'_> {
+    pub fn end(mut self, result: Result<(), Error>) {
+        self.result = result;
+    }
+}
+
+impl Drop for OnItsWay<'_> {
+    fn drop(&mut self) {
+        let mut tables = self.late.lock();
+        let result = std::mem::replace(&mut self.result, Ok(()));
+        match result {
+            Ok(()) => tables.remove(&self.path),
+            Err(error) => tables.insert(std::mem::take(&mut self.path), State::Failed(error)),
+        };
+        self.late.ended.notify_all();
+    }
+}
+
+impl Late {
+    /// A table of so many bytes sets out with so many blocks, once no other does at its path and at most `blocks_max` are on
+    /// their way with it. What failed there before is forgotten. It is on its way until [`Late::arriving`].
+    pub fn set_out(&self, path: &str, (bytes, blocks): (u64, usize), blocks_max: usize) {
+        let mut tables = self.lock();
+        loop {
+            let sum: usize = tables.values().map(State::blocks).sum();
+            let here = tables.get(path).is_some_and(State::is_on_its_way);
+            if !here && (sum == 0 || sum + blocks <= blocks_max) {
+                break;
+            }
+            tables = self.ended.wait(tables).expect("no holder panics");
+        }
+        tables.insert(path.into(), State::OnItsWay { bytes, blocks });
+    }
+
+    /// Of one that has set out: held until it has arrived.
+    pub fn arriving(&self, path: &str) -> OnItsWay<'_> {
+        let result = Err(Error::Io(format!("{path}: the writing of it panicked")));
+        OnItsWay { late: self, path: path.into(), result }
+    }
+
+    /// Waits for what is on its way to a path. `Err` if it failed.
+    pub fn wait(&self, path: &str) -> Result<(), Error> {
+        let tables = self.waited(|tables| tables.get(path).is_some_and(State::is_on_its_way));
+        match tables.get(path) {
+            Some(State::Failed(error)) => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits for all that are on their way to a folder and its folders. `Err` if one failed.
+    pub fn wait_below(&self, folder: &str) -> Result<(), Error> {
+        self.failed(folder).into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
+    }
+
+    /// Waits in the same way; those that failed.
+    pub fn failed(&self, folder: &str) -> Vec<(String, Error)> {
+        let within = |path: &str| {
+            let below = path.strip_prefix(folder.trim_end_matches('/'));
+            below.is_some_and(|below| below.starts_with('/'))
+        };
+        let is_early = |(path, state): (&String, &State)| state.is_on_its_way() && within(path);
+        let tables = self.waited(|tables| tables.iter().any(is_early));
+        let failed = tables.iter().filter_map(|(path, state)| match state {
+            State::Failed(error) if within(path) => Some((path.clone(), error.clone())),
+            _ => None,
+        });
+        failed.collect()
+    }
+
+    /// Nobody needs to hear any more of what failed there.
+    pub fn forget(&self, path: &str) {
+        let mut tables = self.lock();
+        if let Some(State::Failed(_)) = tables.get(path) {
+            tables.remove(path);
+        }
+    }
+
+    /// Bytes that the table has which is on its way to a path.
+    pub fn bytes(&self, path: &str) -> Option<u64> {
+        match self.lock().get(path) {
+            Some(State::OnItsWay { bytes, .. }) => Some(*bytes),
+            _ => None,
+        }
+    }
+
+    fn waited(
+        &self,
+        is_early: impl Fn(&BTreeMap<String, State>) -> bool,
+    ) -> MutexGuard<'_, BTreeMap<String, State>> {
+        let waited = self.ended.wait_while(self.lock(), |tables| is_early(tables));
+        waited.expect("no holder panics")
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, State>> {
+        self.tables.lock().expect("no holder panics")
+    }
+}

@@ -1,0 +1,127 @@
+//! Tables that are on their way when their writer has closed them.
+
+use super::{BLOCKS, World, bytes, contents, open, reason, write};
+use crate::store::Seen;
+use crate::{Error, Store, Writer};
+use std::sync::Arc;
+use std::thread;
+
+const LONG: u64 = 70_000;
+
+fn late_store() -> (World, Arc<Store>) {
+    let world = World::new(1, BLOCKS);
+    world.lock().puts_at_once = 3;
+    let store = open(&world, 1).unwrap();
+    store.create_folder("/db").and_then(|()| store.create_folder("/other")).unwrap();
+    (world, store)
+}
+
+/// Writes a table and closes it, as RocksDB does.
+fn closed(store: &Arc<Store>, path: &str) -> Result<(), Error> {
+    let mut writer = store.writer(path, false)?;
+    writer.append(&bytes(LONG))?;
+    writer.sync()?;
+    assert_eq!(writer.size(), LONG);
+    writer.close()
+}
+
+#[test]
+fn a_table_that_is_on_its_way_is_waited_for_by_all_who_need_it_and_by_nobody_else() {
+    let (world, store) = late_store();
+    world.lock().puts_held = true;
+    closed(&store, "/db/1.sst").unwrap();
+    let seen = store.look("/db/1.sst").unwrap();
+    assert_eq!((seen.folder, seen.size), (false, LONG));
+    // The log of a database goes on, and so does another one beside it.
+    let mut log = store.writer("/db/1.log", false).unwrap();
+    log.append(b"some").and_then(|()| log.sync()).unwrap();
+    store.sync_folder("/other").unwrap();
+    let mut manifest = store.writer("/db/MANIFEST-1", false).unwrap();
+    let waiters: [Box<dyn FnOnce(&Arc<Store>) + Send>; 4] = [
+        Box::new(|store| assert!(contents(store, "/db/1.sst") == bytes(LONG))),
+        Box::new(|store| assert!(store.children("/db").unwrap().contains(&"1.sst".into()))),
+        Box::new(|store| store.sync_folder("/db").unwrap()),
+        Box::new(move |_| manifest.append(b"1.sst").unwrap()),
+    ];
+    let waiting = waiters.map(|wait| {
+        let store = Arc::clone(&store);
+        thread::spawn(move || wait(&store))
+    });
+    thread::sleep(std::time::Duration::from_millis(50));
+    assert!(waiting.iter().all(|thread| !thread.is_finished()), "somebody has not waited");
+    world.lock().puts_held = false;
+    waiting.into_iter().for_each(|thread| thread.join().unwrap());
+    let Seen { size, .. } = store.look("/db/1.sst").unwrap();
+    assert_eq!(size, LONG);
+}
+
+#[test]
+fn what_failed_late_is_told_until_it_is_given_up() {
+    let (world, store) = late_store();
+    write(&store, "/db/1.sst", b"one").unwrap();
+    for path in ["/db/2.sst", "/db/1.sst"] {
+        world.lock().puts_held = true;
+        closed(&store, path).unwrap();
+        world.lock().fail_puts = 3;
+        world.lock().puts_held = false;
+        for _ in 0..2 {
+            assert!(reason(store.sync()).contains("no power"), "it is told again");
+            assert!(reason(store.sync_folder("/db")).contains("no power"));
+            assert!(reason(store.reader(path)).contains("no power"));
+            assert!(store.look(path).is_err());
+        }
+        store.sync_folder("/other").unwrap();
+        let mut manifest = store.writer("/db/MANIFEST-1", false).unwrap();
+        assert!(reason(manifest.append(path.as_bytes())).contains("no power"));
+        // RocksDB deletes what it finds and does not know.
+        let name = path.rsplit('/').next().unwrap().to_owned();
+        assert!(store.children("/db").unwrap().contains(&name));
+        store.delete(path).unwrap();
+        assert!(!store.children("/db").unwrap().contains(&name));
+        store.sync().unwrap();
+        manifest.append(b"it goes on").unwrap();
+        world.lock().fail_puts = 0;
+    }
+    store.erase().unwrap();
+    assert!(world.lock().raw.is_empty(), "nothing is left of them");
+    write(&store, "/db/2.sst", b"two").unwrap();
+    assert!(contents(&store, "/db/2.sst") == b"two");
+}
+
+#[test]
+fn a_table_that_was_synced_is_written_on() {
+    let (world, store) = late_store();
+    let mut writer = store.writer("/db/1.sst", false).unwrap();
+    for part in 1..=3 {
+        writer.append(&bytes(LONG)).unwrap();
+        writer.sync().unwrap();
+        store.sync().unwrap();
+        assert!(contents(&store, "/db/1.sst") == bytes(LONG).repeat(part));
+    }
+    writer.close().unwrap();
+    writer.close().unwrap();
+    assert!(matches!(writer, Writer::Late(_)));
+    store.sync().unwrap();
+    store.erase().unwrap();
+    assert_eq!(world.lock().raw.len() as u64, (3 * LONG).div_ceil(super::RAW_BYTES));
+}
+
+#[test]
+fn so_many_blocks_are_on_their_way_and_the_next_table_waits() {
+    let (world, store) = late_store();
+    world.lock().puts_held = true;
+    // Three blocks each, of which twelve may be.
+    for table in 0..4 {
+        closed(&store, &format!("/db/{table}.sst")).unwrap();
+    }
+    let more = Arc::clone(&store);
+    let waiting = thread::spawn(move || closed(&more, "/db/4.sst").unwrap());
+    thread::sleep(std::time::Duration::from_millis(50));
+    assert!(!waiting.is_finished());
+    world.lock().puts_held = false;
+    waiting.join().unwrap();
+    store.sync().unwrap();
+    for table in 0..5 {
+        assert!(contents(&store, &format!("/db/{table}.sst")) == bytes(LONG));
+    }
+}

@@ -4,6 +4,7 @@ use super::Refused;
 use super::engine::Engine;
 use super::key::{KeyRange, after};
 use std::collections::VecDeque;
+use std::thread;
 
 /// Where an answer ends, though there is more.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -39,25 +40,28 @@ struct Cursor {
     ended: bool,
 }
 
+/// How much is read of a slice at a time.
+#[derive(Clone, Copy)]
+struct Piece {
+    count: usize,
+    bytes: usize,
+    values: bool,
+}
+
 impl Cursor {
-    fn fill(
-        &mut self,
-        engine: &dyn Engine,
-        count: usize,
-        bytes: usize,
-        values: bool,
-    ) -> Result<(), Refused> {
-        if !self.ahead.is_empty() || self.ended {
-            return Ok(());
-        }
-        let (mut taken, ahead) = (0, &mut self.ahead);
-        let mut cut = false;
+    fn is_spent(&self) -> bool {
+        self.ahead.is_empty() && !self.ended
+    }
+
+    fn read(&mut self, engine: &dyn Engine, piece: Piece) -> Result<(), Refused> {
+        let (mut taken, mut count, mut cut) = (0, 0, false);
         engine.scan(self.slice, &self.range, &mut |key, value| {
-            let value = if values { value } else { &[] };
+            let value = if piece.values { value } else { &[] };
             taken += key.len() + value.len();
-            ahead.push_back((key.to_vec(), value.to_vec()));
+            count += 1;
+            self.ahead.push_back((key.to_vec(), value.to_vec()));
             // Not one further to see whether there is more: a value may be large, and is read then.
-            cut = ahead.len() == count || taken > bytes;
+            cut = count == piece.count || taken > piece.bytes;
             !cut
         })?;
         self.ended = !cut;
@@ -66,6 +70,41 @@ impl Cursor {
         }
         Ok(())
     }
+}
+
+/// Reads on in every slice that is spent, and with these in those that will be next: their units work at a time.
+fn read_on(
+    engine: &dyn Engine,
+    cursors: &mut [Cursor],
+    piece: Piece,
+    wanted: usize,
+) -> Result<(), Refused> {
+    if !cursors.iter().any(Cursor::is_spent) {
+        return Ok(());
+    }
+    // What comes next is not behind as many heads as are wanted.
+    let mut heads: Vec<&[u8]> =
+        cursors.iter().filter_map(|cursor| cursor.ahead.front()).map(|(key, _)| &**key).collect();
+    heads.sort_unstable();
+    let last = heads.get(wanted.saturating_sub(1)).or(heads.last()).map(|&key| key.to_vec());
+    let is_next = |cursor: &Cursor| match cursor.ahead.front() {
+        Some((key, _)) => cursor.ahead.len() == 1 && !cursor.ended && Some(key) <= last.as_ref(),
+        None => !cursor.ended,
+    };
+    let mut due: Vec<&mut Cursor> = cursors.iter_mut().filter(|cursor| is_next(cursor)).collect();
+    let Some(own) = due.pop() else { return Ok(()) };
+    // Keys alone are small, and are in memory soon.
+    if !piece.values {
+        due.into_iter().try_for_each(|cursor| cursor.read(engine, piece))?;
+        return own.read(engine, piece);
+    }
+    thread::scope(|scope| {
+        let others: Vec<_> =
+            due.into_iter().map(|cursor| scope.spawn(move || cursor.read(engine, piece))).collect();
+        let own = own.read(engine, piece);
+        let read = others.into_iter().map(|other| other.join().expect("an engine does not panic"));
+        read.fold(own, Result::and)
+    })
 }
 
 /// The first pairs of a range in these slices.
@@ -78,13 +117,14 @@ pub fn page(
     let new = |slice| Cursor { slice, range: range.clone(), ahead: VecDeque::new(), ended: false };
     let mut cursors: Vec<Cursor> = slices.map(new).collect();
     let parts = cursors.len().max(1);
-    let (bytes, count) =
-        (bounds.bytes / parts, bounds.count.div_ceil(parts).clamp(1, COUNT_AT_A_TIME));
+    let count = bounds.count.div_ceil(parts).clamp(1, COUNT_AT_A_TIME);
+    let piece = Piece { count, bytes: bounds.bytes / parts, values: bounds.values };
     let (mut page, mut taken) = (Page::default(), 0);
     loop {
-        for cursor in &mut cursors {
-            cursor.fill(engine, count, bytes, bounds.values)?;
-        }
+        let mean = (taken / page.pairs.len().max(1)).max(1);
+        let wanted =
+            (bounds.count - page.pairs.len()).min(bounds.bytes.saturating_sub(taken) / mean);
+        read_on(engine, &mut cursors, piece, wanted)?;
         let heads = cursors.iter_mut().filter(|cursor| !cursor.ahead.is_empty());
         let least = heads.min_by(|a, b| a.ahead[0].0.cmp(&b.ahead[0].0));
         let Some(pair) = least.and_then(|cursor| cursor.ahead.pop_front()) else { return Ok(page) };

@@ -45,6 +45,10 @@ pub trait RawBlocks: Send + Sync {
     fn puts_at_once(&self) -> usize {
         1
     }
+    /// Puts that files may have under way whose writing has ended, if it has more than one.
+    fn late_puts_max(&self) -> usize {
+        4 * self.puts_at_once()
+    }
     /// Writes a whole block: durable when this returns. [`Error::Taken`] and [`Error::UnitFull`] are about
     /// this number only.
     fn put(&self, id: u128, bytes: &[u8]) -> Result<(), Error>;

@@ -3,6 +3,7 @@
 //!
 //! Invariants:
 //! - whoever wants to know what is at a path waits for what is on its way there;
+//! - who waits for a folder waits for what is on its way then, and not for what others send on its way meanwhile;
 //! - a table that failed is told to everyone who asks for it, or for all, until its path is given up or written anew.
 
 use crate::api::Error;
@@ -12,13 +13,25 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 /// See the head of this file.
 #[derive(Debug, Default)]
 pub(crate) struct Late {
-    tables: Mutex<BTreeMap<String, State>>,
+    tables: Mutex<Tables>,
     ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    states: BTreeMap<String, State>,
+    /// Tables that have set out so far.
+    set_out: u64,
 }
 
 #[derive(Debug)]
 enum State {
-    OnItsWay { bytes: u64, blocks: usize },
+    /// It was the how manieth to set out, has so many bytes, and set out with so many blocks.
+    OnItsWay {
+        number: u64,
+        bytes: u64,
+        blocks: usize,
+    },
     Failed(Error),
 }
 
@@ -32,6 +45,10 @@ impl State {
 
     fn is_on_its_way(&self) -> bool {
         matches!(self, Self::OnItsWay { .. })
+    }
+
+    fn is_on_its_way_before(&self, end: u64) -> bool {
+        matches!(self, Self::OnItsWay { number, .. } if *number < end)
     }
 }
 
@@ -54,8 +71,10 @@ impl Drop for OnItsWay<'_> {
         let mut tables = self.late.lock();
         let result = std::mem::replace(&mut self.result, Ok(()));
         match result {
-            Ok(()) => tables.remove(&self.path),
-            Err(error) => tables.insert(std::mem::take(&mut self.path), State::Failed(error)),
+            Ok(()) => tables.states.remove(&self.path),
+            Err(error) => {
+                tables.states.insert(std::mem::take(&mut self.path), State::Failed(error))
+            }
         };
         self.late.ended.notify_all();
     }
@@ -67,14 +86,16 @@ impl Late {
     pub fn set_out(&self, path: &str, (bytes, blocks): (u64, usize), blocks_max: usize) {
         let mut tables = self.lock();
         loop {
-            let sum: usize = tables.values().map(State::blocks).sum();
-            let here = tables.get(path).is_some_and(State::is_on_its_way);
+            let sum: usize = tables.states.values().map(State::blocks).sum();
+            let here = tables.states.get(path).is_some_and(State::is_on_its_way);
             if !here && (sum == 0 || sum + blocks <= blocks_max) {
                 break;
             }
             tables = self.ended.wait(tables).expect("no holder panics");
         }
-        tables.insert(path.into(), State::OnItsWay { bytes, blocks });
+        let number = tables.set_out;
+        tables.set_out += 1;
+        tables.states.insert(path.into(), State::OnItsWay { number, bytes, blocks });
     }
 
     /// Of one that has set out: held until it has arrived.
@@ -85,14 +106,15 @@ impl Late {
 
     /// Waits for what is on its way to a path. `Err` if it failed.
     pub fn wait(&self, path: &str) -> Result<(), Error> {
-        let tables = self.waited(|tables| tables.get(path).is_some_and(State::is_on_its_way));
-        match tables.get(path) {
+        let is_there = |tables: &Tables| tables.states.get(path).is_some_and(State::is_on_its_way);
+        let tables = self.waited(self.lock(), is_there);
+        match tables.states.get(path) {
             Some(State::Failed(error)) => Err(error.clone()),
             _ => Ok(()),
         }
     }
 
-    /// Waits for all that are on their way to a folder and its folders. `Err` if one failed.
+    /// Waits for all that are on their way now to a folder and its folders. `Err` if one failed.
     pub fn wait_below(&self, folder: &str) -> Result<(), Error> {
         self.failed(folder).into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
     }
@@ -103,9 +125,12 @@ impl Late {
             let below = path.strip_prefix(folder.trim_end_matches('/'));
             below.is_some_and(|below| below.starts_with('/'))
         };
-        let is_early = |(path, state): (&String, &State)| state.is_on_its_way() && within(path);
-        let tables = self.waited(|tables| tables.iter().any(is_early));
-        let failed = tables.iter().filter_map(|(path, state)| match state {
+        let tables = self.lock();
+        let end = tables.set_out;
+        let is_there =
+            |(path, state): (&String, &State)| state.is_on_its_way_before(end) && within(path);
+        let tables = self.waited(tables, |tables| tables.states.iter().any(is_there));
+        let failed = tables.states.iter().filter_map(|(path, state)| match state {
             State::Failed(error) if within(path) => Some((path.clone(), error.clone())),
             _ => None,
         });
@@ -114,29 +139,30 @@ impl Late {
 
     /// Nobody needs to hear any more of what failed there.
     pub fn forget(&self, path: &str) {
-        let mut tables = self.lock();
-        if let Some(State::Failed(_)) = tables.get(path) {
-            tables.remove(path);
+        let states = &mut self.lock().states;
+        if let Some(State::Failed(_)) = states.get(path) {
+            states.remove(path);
         }
     }
 
     /// Bytes that the table has which is on its way to a path.
     pub fn bytes(&self, path: &str) -> Option<u64> {
-        match self.lock().get(path) {
+        match self.lock().states.get(path) {
             Some(State::OnItsWay { bytes, .. }) => Some(*bytes),
             _ => None,
         }
     }
 
-    fn waited(
-        &self,
-        is_early: impl Fn(&BTreeMap<String, State>) -> bool,
-    ) -> MutexGuard<'_, BTreeMap<String, State>> {
-        let waited = self.ended.wait_while(self.lock(), |tables| is_early(tables));
+    fn waited<'a>(
+        &'a self,
+        tables: MutexGuard<'a, Tables>,
+        is_there: impl Fn(&Tables) -> bool,
+    ) -> MutexGuard<'a, Tables> {
+        let waited = self.ended.wait_while(tables, |tables| is_there(tables));
         waited.expect("no holder panics")
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, State>> {
+    fn lock(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().expect("no holder panics")
     }
 }

@@ -37,7 +37,7 @@ const CONNECTIONS_MAX: usize = 96;
 /// Puts of one file at a time: so many units write it side by side, and a writer has as many blocks in memory.
 const PUTS_MAX: usize = 4;
 /// Requests over HTTP at a time. A server takes 32 connections on its control socket unless told otherwise.
-const ASKING_MAX: usize = 16;
+const ASKING_MAX: usize = 28;
 const CONFLICT: u32 = 409;
 const NOT_FOUND: u32 = 404;
 const FAILED: u32 = 500;
@@ -468,6 +468,10 @@ impl RawBlocks for RemoteBlocks {
 
     fn puts_at_once(&self) -> usize {
         (self.device.units() as usize).min(PUTS_MAX)
+    }
+
+    fn late_puts_max(&self) -> usize {
+        (self.device.units() as usize).clamp(4 * PUTS_MAX, ASKING_MAX)
     }
 
     fn put(&self, id: u128, bytes: &[u8]) -> Result<(), Error> {

@@ -7,10 +7,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// Blocks that tables which are closed may have on their way, for each that one file may: so many writers end one before the
-/// first has to wait.
-const LATE_FOLD: usize = 4;
-
 /// A file that is being written.
 pub enum Writer {
     /// In raw blocks.
@@ -218,9 +214,9 @@ impl TableWriter {
 
     /// Finishes it in a thread of its own.
     fn set_out(mut self) -> Result<LateTable, Error> {
-        let (size, at_once) = (self.size(), self.store.blocks.puts_at_once());
+        let size = self.size();
         let blocks = self.puts.len() + usize::from(!self.buffer.is_empty());
-        self.store.late.set_out(&self.path, (size, blocks), LATE_FOLD * at_once);
+        self.store.late.set_out(&self.path, (size, blocks), self.store.blocks.late_puts_max());
         let (of, path) = (Arc::clone(&self.store), self.path.clone());
         let thread = thread::Builder::new().spawn(move || {
             let store = Arc::clone(&self.store);

@@ -5,6 +5,7 @@ use crate::store::Seen;
 use crate::{Error, Store, Writer};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 const LONG: u64 = 70_000;
 
@@ -28,7 +29,7 @@ fn closed(store: &Arc<Store>, path: &str) -> Result<(), Error> {
 #[test]
 fn a_table_that_is_on_its_way_is_waited_for_by_all_who_need_it_and_by_nobody_else() {
     let (world, store) = late_store();
-    world.lock().puts_held = true;
+    world.lock().puts_held = Some(0);
     closed(&store, "/db/1.sst").unwrap();
     let seen = store.look("/db/1.sst").unwrap();
     assert_eq!((seen.folder, seen.size), (false, LONG));
@@ -47,12 +48,49 @@ fn a_table_that_is_on_its_way_is_waited_for_by_all_who_need_it_and_by_nobody_els
         let store = Arc::clone(&store);
         thread::spawn(move || wait(&store))
     });
-    thread::sleep(std::time::Duration::from_millis(50));
+    thread::sleep(Duration::from_millis(50));
     assert!(waiting.iter().all(|thread| !thread.is_finished()), "somebody has not waited");
-    world.lock().puts_held = false;
+    world.lock().puts_held = None;
     waiting.into_iter().for_each(|thread| thread.join().unwrap());
     let Seen { size, .. } = store.look("/db/1.sst").unwrap();
     assert_eq!(size, LONG);
+}
+
+/// Whether who waits for a folder is answered while a table is on its way that set out after it began to wait.
+fn is_answered_before_what_set_out_later(pause: Duration) -> bool {
+    let (world, store) = late_store();
+    world.lock().puts_held = Some(0);
+    closed(&store, "/db/1.sst").unwrap();
+    while world.lock().puts_waited < 3 {
+        thread::yield_now();
+    }
+    let one = Arc::clone(&store);
+    let waiting = thread::spawn(move || one.sync_folder("/db").unwrap());
+    thread::sleep(pause);
+    closed(&store, "/db/2.sst").unwrap();
+    assert!(!waiting.is_finished());
+    // Numbers from here on are those of the second.
+    world.lock().puts_held = Some(3);
+    for _ in 0..100 {
+        thread::sleep(Duration::from_millis(10));
+        if waiting.is_finished() {
+            assert_eq!(store.look("/db/2.sst").unwrap().size, LONG);
+            assert_eq!(world.lock().raw.len(), 3, "the second is on its way");
+            break;
+        }
+    }
+    let answered = waiting.is_finished();
+    world.lock().puts_held = None;
+    waiting.join().unwrap();
+    store.sync().unwrap();
+    answered
+}
+
+#[test]
+fn who_waits_for_a_folder_does_not_wait_for_what_sets_out_meanwhile() {
+    // Nothing tells when the thread has begun to wait: on a busy machine it takes a while.
+    let pauses = [20, 200, 2000, 20_000].map(Duration::from_millis);
+    assert!(pauses.into_iter().any(is_answered_before_what_set_out_later));
 }
 
 #[test]
@@ -60,10 +98,10 @@ fn what_failed_late_is_told_until_it_is_given_up() {
     let (world, store) = late_store();
     write(&store, "/db/1.sst", b"one").unwrap();
     for path in ["/db/2.sst", "/db/1.sst"] {
-        world.lock().puts_held = true;
+        world.lock().puts_held = Some(0);
         closed(&store, path).unwrap();
         world.lock().fail_puts = 3;
-        world.lock().puts_held = false;
+        world.lock().puts_held = None;
         for _ in 0..2 {
             assert!(reason(store.sync()).contains("no power"), "it is told again");
             assert!(reason(store.sync_folder("/db")).contains("no power"));
@@ -109,16 +147,16 @@ fn a_table_that_was_synced_is_written_on() {
 #[test]
 fn so_many_blocks_are_on_their_way_and_the_next_table_waits() {
     let (world, store) = late_store();
-    world.lock().puts_held = true;
+    world.lock().puts_held = Some(0);
     // Three blocks each, of which twelve may be.
     for table in 0..4 {
         closed(&store, &format!("/db/{table}.sst")).unwrap();
     }
     let more = Arc::clone(&store);
     let waiting = thread::spawn(move || closed(&more, "/db/4.sst").unwrap());
-    thread::sleep(std::time::Duration::from_millis(50));
+    thread::sleep(Duration::from_millis(50));
     assert!(!waiting.is_finished());
-    world.lock().puts_held = false;
+    world.lock().puts_held = None;
     waiting.join().unwrap();
     store.sync().unwrap();
     for table in 0..5 {

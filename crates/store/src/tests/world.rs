@@ -44,8 +44,10 @@ pub struct Inner {
     pub puts_at_once: usize,
     /// So many puts fail.
     pub fail_puts: u32,
-    /// Puts wait.
-    pub puts_held: bool,
+    /// Puts with this number and later ones wait.
+    pub puts_held: Option<u64>,
+    /// Puts that began to wait.
+    pub puts_waited: u32,
     volume_blocks: u64,
     pub steps: u64,
     mishap: Option<(u64, Mishap)>,
@@ -65,7 +67,8 @@ impl World {
             raw_blocks_max: usize::MAX,
             puts_at_once: 1,
             fail_puts: 0,
-            puts_held: false,
+            puts_held: None,
+            puts_waited: 0,
             volume_blocks,
             steps: 0,
             mishap: None,
@@ -220,7 +223,11 @@ impl RawBlocks for World {
 
     fn put(&self, id: u128, bytes: &[u8]) -> Result<(), Error> {
         assert_eq!(bytes.len() as u64, RAW_BYTES, "whole blocks");
-        while self.lock().puts_held {
+        let is_held = || self.lock().puts_held.is_some_and(|from| id as u64 >= from);
+        if is_held() {
+            self.lock().puts_waited += 1;
+        }
+        while is_held() {
             std::thread::yield_now();
         }
         let world = &mut *self.lock();

@@ -185,22 +185,23 @@ impl Served {
     /// how long each get took.
     pub fn gets_beside_puts(&self, time: Duration) -> Result<(Load, f64, Vec<f64>), String> {
         let (stop, put) = (AtomicBool::new(false), AtomicU64::new(0));
-        let (mut took, begun) = (Vec::new(), Instant::now());
-        let load = self.load(|| {
-            let before = self.written()?;
-            std::thread::scope(|scope| {
-                let puts = scope.spawn(|| self.puts(&stop, &put));
-                let gets = self.gets((8, 1), time);
-                stop.store(true, Ordering::Relaxed);
-                puts.join().map_err(|_| "the puts panicked".to_owned())??;
-                took = gets?.1;
-                Ok::<_, String>(())
-            })?;
-            Ok(self.written()? - before)
-        })?;
-        let new = (put.into_inner() * VALUE_BYTES as u64) as f64;
-        let new = new / begun.elapsed().as_secs_f64() * f64::from(self.dilate) / 1e9;
-        Ok((load, new, took))
+        std::thread::scope(|scope| {
+            let puts = scope.spawn(|| self.puts(&stop, &put));
+            // An SST is counted when it is whole: what is measured begins and ends with as many under way.
+            std::thread::sleep(time / 2);
+            let (mut took, begun, before) =
+                (Vec::new(), Instant::now(), put.load(Ordering::Relaxed));
+            let load = self.load(|| {
+                let before = self.written()?;
+                took = self.gets((8, 1), time)?.1;
+                Ok(self.written()? - before)
+            });
+            let new = (put.load(Ordering::Relaxed) - before) * VALUE_BYTES as u64;
+            let new = new as f64 / begun.elapsed().as_secs_f64() * f64::from(self.dilate) / 1e9;
+            stop.store(true, Ordering::Relaxed);
+            puts.join().map_err(|_| "the puts panicked".to_owned())??;
+            Ok((load?, new, took))
+        })
     }
 
     /// Puts over what is there, so that compaction has to drop the old values.

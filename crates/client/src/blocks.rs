@@ -60,7 +60,7 @@ impl Blocks {
     /// token ([`Place::with_token`]).
     pub fn open(place: impl Into<Place>) -> Result<Self, Error> {
         let mut blocks = Self { place: place.into(), block_bytes: 0, granule_bytes: 0 };
-        let list = blocks.page("/blocks?limit=1")?;
+        let list = blocks.page("/blocks?limit=1", PATIENCE)?;
         (blocks.block_bytes, blocks.granule_bytes) = (list.block_bytes, list.granule_bytes);
         Ok(blocks)
     }
@@ -110,10 +110,15 @@ impl Blocks {
 
     /// Where the block of this number is; `None` if there is none.
     pub fn find(&self, number: u64) -> Result<Option<Block>, Error> {
+        self.find_within(number, PATIENCE)
+    }
+
+    /// The same of a server that has so much time to answer.
+    pub fn find_within(&self, number: u64, patience: Duration) -> Result<Option<Block>, Error> {
         let after = number
             .checked_sub(1)
             .map_or(String::new(), |before| format!("&after={:032x}", u128::from(before)));
-        let page = self.page(&format!("/blocks?limit=1{after}"))?;
+        let page = self.page(&format!("/blocks?limit=1{after}"), patience)?;
         let block = page.blocks.into_iter().next().map(block_of).transpose()?;
         Ok(block.filter(|block| block.id as u64 == number))
     }
@@ -123,7 +128,7 @@ impl Blocks {
         let mut blocks = Vec::new();
         let mut after = String::new();
         loop {
-            let page = self.page(&format!("/blocks?limit=10000{after}"))?;
+            let page = self.page(&format!("/blocks?limit=10000{after}"), PATIENCE)?;
             for listed in page.blocks {
                 blocks.push(block_of(listed)?);
             }
@@ -134,14 +139,24 @@ impl Blocks {
         }
     }
 
-    fn page(&self, path: &str) -> Result<List, Error> {
-        let body = self.ask("GET", path, "", &[])?;
+    fn page(&self, path: &str, patience: Duration) -> Result<List, Error> {
+        let body = self.ask_within(("GET", path), "", &[], patience)?;
         serde_json::from_slice(&body)
             .map_err(|error| Error::Protocol(format!("{}{path}: {error}", self.place)))
     }
 
     fn ask(&self, method: &str, path: &str, head: &str, body: &[u8]) -> Result<Vec<u8>, Error> {
-        let answer = http::request(&self.place, (method, path), head, body, PATIENCE)
+        self.ask_within((method, path), head, body, PATIENCE)
+    }
+
+    fn ask_within(
+        &self,
+        what: (&str, &str),
+        head: &str,
+        body: &[u8],
+        patience: Duration,
+    ) -> Result<Vec<u8>, Error> {
+        let answer = http::request(&self.place, what, head, body, patience)
             .map_err(|error| Error::Io(std::io::Error::other(error)))?;
         match answer.status {
             200..=299 => Ok(answer.body),

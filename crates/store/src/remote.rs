@@ -257,26 +257,27 @@ impl RemoteBlocks {
         })
     }
 
-    fn place(&self, id: u128) -> Result<At, Error> {
+    fn place(&self, id: u128, patience: Duration) -> Result<At, Error> {
         if let Some(at) = self.places.get(id) {
             return Ok(at);
         }
-        let at = self.find(id)?.ok_or_else(|| lost(id))?;
+        let at = self.find(id, patience)?.ok_or_else(|| lost(id))?;
         self.places.note(id, at);
         Ok(at)
     }
 
     /// Where the server has it now.
-    fn find(&self, id: u128) -> Result<Option<At>, Error> {
-        let _turn = self.asking.take();
-        let found = self.blocks.find(id as u64).map_err(|error| told(id, &error))?;
+    fn find(&self, id: u128, patience: Duration) -> Result<Option<At>, Error> {
+        let _turn = self.asking.take_some(1, patience).ok_or_else(|| late(patience))?;
+        let found = self.blocks.find_within(id as u64, patience);
+        let found = found.map_err(|error| told(id, &error))?;
         let found = found.filter(|block| block.id == id);
         Ok(found.map(|block| At { unit: block.unit, raw_block: block.raw_block }))
     }
 
     /// The server that answers has the device of this store, as far as blocks other than this one tell.
-    fn check_device(&self, id: u128) -> Result<(), Error> {
-        self.places.check(id, |witness| self.find(witness))
+    fn check_device(&self, id: u128, patience: Duration) -> Result<(), Error> {
+        self.places.check(id, |witness| self.find(witness, patience))
     }
 
     /// Connects to the unit of a block, and sees that it is there.
@@ -290,20 +291,20 @@ impl RemoteBlocks {
             // It may have other units.
             Err(error) => {
                 let error = told(id, &error.into());
-                return Err(self.check_device(id).err().unwrap_or(error));
+                return Err(self.check_device(id, patience).err().unwrap_or(error));
             }
         };
-        if self.find(id)? == Some(at) {
+        if self.find(id, patience)? == Some(at) {
             return Ok(flight);
         }
-        self.check_device(id)?;
+        self.check_device(id, patience)?;
         Err(lost(id))
     }
 
     /// What was put has to be on the device of the store; else it is taken back.
     fn check_put(&self, id: u128, bytes: &[u8]) -> Result<(), Error> {
         // In this order: what the same server has that has the others is on their device.
-        let checked = self.check_device(id).and_then(|()| self.find(id));
+        let checked = self.check_device(id, PATIENCE).and_then(|()| self.find(id, PATIENCE));
         match checked {
             Ok(Some(at)) => self.places.note(id, at),
             Ok(None) => return Err(lost(id)),
@@ -487,7 +488,7 @@ impl RawBlocks for RemoteBlocks {
             }
             // Those of another device may have blocks of another size.
             Err(error @ client::Error::Refused { .. }) => {
-                Err(self.check_device(id).err().unwrap_or(told(id, &error)))
+                Err(self.check_device(id, PATIENCE).err().unwrap_or(told(id, &error)))
             }
             Err(error) => Err(told(id, &error)),
         }
@@ -512,7 +513,7 @@ impl RawBlocks for RemoteBlocks {
         let patience = patience.unwrap_or(PATIENCE);
         let mut reads = Vec::with_capacity(pieces.len());
         for (index, piece) in pieces.iter_mut().enumerate() {
-            match self.place(piece.id) {
+            match self.place(piece.id, patience) {
                 Ok(at) => self.asked(at, index, piece, &mut reads),
                 Err(error) => results[index] = Err(error),
             }

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 const LONG: u64 = 70_000;
 
+type Waiter = Box<dyn FnOnce(&Arc<Store>) + Send>;
+
 fn late_store() -> (World, Arc<Store>) {
     let world = World::new(1, BLOCKS);
     world.lock().puts_at_once = 3;
@@ -38,7 +40,7 @@ fn a_table_that_is_on_its_way_is_waited_for_by_all_who_need_it_and_by_nobody_els
     log.append(b"some").and_then(|()| log.sync()).unwrap();
     store.sync_folder("/other").unwrap();
     let mut manifest = store.writer("/db/MANIFEST-1", false).unwrap();
-    let waiters: [Box<dyn FnOnce(&Arc<Store>) + Send>; 4] = [
+    let waiters: [Waiter; 4] = [
         Box::new(|store| assert!(contents(store, "/db/1.sst") == bytes(LONG))),
         Box::new(|store| assert!(store.children("/db").unwrap().contains(&"1.sst".into()))),
         Box::new(|store| store.sync_folder("/db").unwrap()),

@@ -2,11 +2,12 @@
 //! meanwhile, so that several units write for one thread.
 //!
 //! Invariants:
-//! - whoever wants to know what is at a path waits for what is on its way there;
+//! - whoever wants what is at a path waits for what is on its way there; that it is there, and how long, is told at once;
 //! - who waits for a folder waits for what is on its way then, and not for what others send on its way meanwhile;
 //! - a table that failed is told to everyone who asks for it, or for all, until its path is given up or written anew.
 
 use crate::api::Error;
+use crate::path;
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard};
 
@@ -121,10 +122,7 @@ impl Late {
 
     /// Waits in the same way; those that failed.
     pub fn failed(&self, folder: &str) -> Vec<(String, Error)> {
-        let within = |path: &str| {
-            let below = path.strip_prefix(folder.trim_end_matches('/'));
-            below.is_some_and(|below| below.starts_with('/'))
-        };
+        let within = |path: &str| path::is_below(path, folder);
         let tables = self.lock();
         let end = tables.set_out;
         let is_there =
@@ -135,6 +133,13 @@ impl Late {
             _ => None,
         });
         failed.collect()
+    }
+
+    /// What is on its way now to a folder and its folders, and what failed there.
+    pub fn below(&self, folder: &str) -> Vec<String> {
+        let tables = self.lock();
+        let paths = tables.states.keys().filter(|path| path::is_below(path, folder));
+        paths.cloned().collect()
     }
 
     /// Nobody needs to hear any more of what failed there.

@@ -30,6 +30,12 @@ pub fn parent(path: &str) -> Option<&str> {
     (!name.is_empty()).then_some(if parent.is_empty() { "/" } else { parent })
 }
 
+/// Whether a clean path is in a folder, however deep.
+pub fn is_below(path: &str, folder: &str) -> bool {
+    let below = path.strip_prefix(folder.trim_end_matches('/'));
+    below.is_some_and(|below| below.starts_with('/'))
+}
+
 /// Files of raw blocks are told by their names, as RocksDB's are: `.sst`, and `.blob` of its BlobDB.
 pub fn is_table(path: &str) -> bool {
     // A backup's has another name until it is whole, and is not moved from one to the other by that.
@@ -67,6 +73,7 @@ mod tests {
         assert_eq!(parent("/"), None);
         assert_eq!(parent("/db"), Some("/"));
         assert_eq!(parent("/db/a"), Some("/db"));
+        assert!(is_below("/db/a/1", "/db") && is_below("/db", "/") && !is_below("/dbs/1", "/db"));
         assert!(is_table("/db/1.sst") && !is_table("/db/1.log"));
         assert!(is_table("/backup/.1_2_3.sst.tmp") && !is_table("/backup/meta/1.tmp"));
     }

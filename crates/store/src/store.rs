@@ -203,12 +203,14 @@ impl Store {
         Ok(Seen { folder: entry == Entry::Folder, size, modified })
     }
 
-    /// The names in a folder, with those of tables that failed: they are there to be deleted.
+    /// The names in a folder, with those of tables that are on their way, as files have names while they are written, and of
+    /// those that failed, which are there to be deleted. It waits for nothing: RocksDB asks with its lock held.
     pub fn children(&self, folder: &str) -> Result<Vec<String>, Error> {
         let folder = path::clean(folder)?;
-        let failed = self.late.failed(&folder);
+        // First, as what arrives meanwhile is in the catalog then.
+        let late = self.late.below(&folder);
         let mut names = self.catalog().children(&folder)?;
-        for (path, _) in failed {
+        for path in late {
             let name = path.rsplit('/').next().unwrap_or_default();
             if path::parent(&path) == Some(&*folder) && names.iter().all(|there| there != name) {
                 names.push(name.into());

@@ -278,15 +278,7 @@ impl TableWriter {
         self.finished = true;
         Ok(())
     }
-}
 
-impl Drop for TableWriter {
-    fn drop(&mut self) {
-        self.give_up();
-    }
-}
-
-impl TableWriter {
     /// What was put and no record names is erased.
     fn give_up(&mut self) {
         while !self.puts.is_empty() {
@@ -301,5 +293,11 @@ impl TableWriter {
             catalog.abandon(waste);
             self.store.wake_for(&catalog);
         }
+    }
+}
+
+impl Drop for TableWriter {
+    fn drop(&mut self) {
+        self.give_up();
     }
 }

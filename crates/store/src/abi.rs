@@ -105,7 +105,9 @@ fn open(addresses: &Addresses, how: Opening) -> Result<Handle, Error> {
     // One that was made just now.
     let key = known.map_or_else(|| take(store.key()), Ok)?;
     // What is not erased now is when the store is opened again.
-    std::thread::spawn(move || eraser.run(|error| eprintln!("weir: blocks to erase: {error}")));
+    let erase = move || eraser.run(|error| eprintln!("weir: blocks to erase: {error}"));
+    let thread = std::thread::Builder::new().name("eraser".into()).spawn(erase);
+    thread.map_err(|error| Error::Io(format!("no thread: {error}")))?;
     Ok(Handle { store, _lock: lock, _key: key })
 }
 

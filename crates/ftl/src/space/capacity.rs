@@ -30,6 +30,9 @@ pub(crate) struct OpenBands {
 }
 
 impl OpenBands {
+    /// One for what the host writes and one for what is moved: no settings ask for fewer.
+    pub const LEAST: Self = Self { handles: 2, stripe_units: 1 };
+
     pub fn of(settings: &Settings) -> Self {
         // A handle needs one open band; the others of its stripe may be missing when space is tight.
         let handles = handles_wanted(settings, |policy| policy.handles_least())

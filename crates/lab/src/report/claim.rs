@@ -463,15 +463,21 @@ impl Claim {
         self.interval
     }
 
-    /// Whether every figure of the interval bears the same verdict. One seed tells nothing of that.
+    /// Whether every figure of the interval bears the same verdict. One seed tells nothing of that. Verdicts change
+    /// with the distance from what is said, so its ends and the figure that is nearest to that speak for all.
     pub fn is_certain(&self) -> bool {
         let Some(Interval { low, high, .. }) = self.interval else { return true };
         let Statement { class, said, tolerance, .. } = &self.statement;
+        let nearest = match *said {
+            Value::Number(said) => said.max(low).min(high),
+            Value::Range(least, _) => least.max(low).min(high),
+            Value::Text(_) => low,
+        };
         let same = |figure: f64| {
             let verdict = judge(*class, said, &Value::Number(figure), *tolerance);
             verdict.map(|verdict| self.ranked(verdict)) == Ok(self.verdict)
         };
-        self.verdict == Verdict::ContradictsItself || same(low) && same(high)
+        self.verdict == Verdict::ContradictsItself || [low, nearest, high].into_iter().all(same)
     }
 
     /// The verdict as tables have it: with a question mark where other seeds may bear another one.
@@ -735,6 +741,9 @@ mod tests {
         // Both ends are missed, on either side of what is said.
         assert_eq!(judged(94.0, 106.0).verdict_text(), "reproduced?");
         assert_eq!(judged(104.0, 112.0).verdict_text(), "missed?");
+        // So is the mean, but what is said lies between.
+        assert_eq!(judged(60.0, 120.0).verdict_text(), "missed?");
+        assert_eq!(judged(60.0, 80.0).verdict_text(), "missed");
         let json = serde_json::to_string(&judged(104.0, 112.0)).unwrap();
         assert!(json.contains(r#""interval":{"low":104.0,"high":112.0,"seeds":5}"#), "{json}");
         let back = serde_json::from_str::<Claim>(&json).unwrap();

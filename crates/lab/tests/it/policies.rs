@@ -187,25 +187,49 @@ fn bands_of_handles_that_are_gone_are_filled_by_others() {
     assert!(left <= one_each, "{left} bands are open");
 }
 
-/// A device that offers all that it could be formatted with keeps it under policies with more handles, too.
+/// A device that offers all that it could be formatted with, written once and a quarter over, after `arm`.
+fn fill_to_the_brim(stream: &str, stripe_units: u32, arm: fn(Sim, Settings) -> Sim) {
+    // Stripes count on larger devices only.
+    let blocks_per_plane = if stripe_units == 1 { 24 } else { 160 };
+    let layout = Layout { channels: 2, dies_per_channel: 2, blocks_per_plane };
+    let medium = lab::device::nand_of("instant", &layout, Faults::default(), |_| {}).unwrap();
+    let least = Settings { stripe_units: 1, ..Settings::default() };
+    let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), &least);
+    let options = FormatOptions { logical_blocks: max, uuid: 1, label: Vec::new() };
+    let mut sim = Sim::format(medium, options, least, Instant(0)).unwrap();
+    sim.run_until_ready().unwrap();
+    let policies = PolicyNames { stream: stream.into(), ..PolicyNames::default() };
+    let mut sim = arm(sim, Settings { policies, stripe_units, ..Settings::default() });
+    let mut lbas = (0..max).chain((0..).map(|n: u64| (n * 7919 % u64::from(max)) as u32));
+    drive_ops(&mut sim, 8, u64::from(max) * 5 / 4, || {
+        let lba = lbas.next().expect("it has no end");
+        let action = Action::Write { fua: false, atomic: false };
+        (Op { action, lba, blocks: 1 }, Hint::default())
+    })
+    .unwrap_or_else(|failure| panic!("{stream}, {stripe_units} units a stripe: {failure}"));
+}
+
 #[test]
 fn a_switch_to_more_handles_takes_no_room_from_a_full_device() {
-    let layout = Layout { channels: 2, dies_per_channel: 2, blocks_per_plane: 24 };
     for stream in ftl::policy::stream::STREAMS {
-        let medium = lab::device::nand_of("instant", &layout, Faults::default(), |_| {}).unwrap();
-        let settings = Settings::default();
-        let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), &settings);
-        let options = FormatOptions { logical_blocks: max, uuid: 1, label: Vec::new() };
-        let mut sim = Sim::format(medium, options, settings, Instant(0)).unwrap();
-        sim.run_until_ready().unwrap();
-        sim.ftl_mut().set_policy("stream", stream).unwrap();
-        let mut lbas = (0..max).chain((0..).map(|n: u64| (n * 7919 % u64::from(max)) as u32));
-        drive_ops(&mut sim, 8, u64::from(max) * 5 / 4, || {
-            let lba = lbas.next().expect("it has no end");
-            let action = Action::Write { fua: false, atomic: false };
-            (Op { action, lba, blocks: 1 }, Hint::default())
-        })
-        .unwrap_or_else(|failure| panic!("{stream}: {failure}"));
+        fill_to_the_brim(stream, 1, |mut sim, settings| {
+            sim.ftl_mut().set_policy("stream", &settings.policies.stream).unwrap();
+            sim
+        });
+    }
+}
+
+#[test]
+fn a_restart_with_more_handles_or_wider_stripes_takes_no_room_from_a_full_device() {
+    let wider = [("none", 0)];
+    for (stream, stripe_units) in
+        ftl::policy::stream::STREAMS.map(|it| (it, 1)).into_iter().chain(wider)
+    {
+        fill_to_the_brim(stream, stripe_units, |sim, settings| {
+            let mut sim = Sim::mount(sim.into_medium(), settings, Instant(0)).unwrap();
+            sim.run_until_ready().unwrap();
+            sim
+        });
     }
 }
 

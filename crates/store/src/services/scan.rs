@@ -99,12 +99,17 @@ fn read_on(
         return own.read(engine, piece);
     }
     thread::scope(|scope| {
-        let others: Vec<_> =
-            due.into_iter().map(|cursor| scope.spawn(move || cursor.read(engine, piece))).collect();
+        let threads = due.into_iter().filter_map(|cursor| {
+            thread::Builder::new().spawn_scoped(scope, move || cursor.read(engine, piece)).ok()
+        });
+        let others: Vec<_> = threads.collect();
         let own = own.read(engine, piece);
         let read = others.into_iter().map(|other| other.join().expect("an engine does not panic"));
         read.fold(own, Result::and)
-    })
+    })?;
+    // Those for which there was no thread.
+    let mut left = cursors.iter_mut().filter(|cursor| cursor.is_spent());
+    left.try_for_each(|cursor| cursor.read(engine, piece))
 }
 
 /// The first pairs of a range in these slices.

@@ -87,8 +87,10 @@ rocksdb::DBOptions DatabaseOptions(rocksdb::Env* env, uint64_t small_bytes, uint
   rocksdb::DBOptions options;
   options.env = env;
   options.create_if_missing = true;
-  // A flush and a compaction write to one unit at a time; the more there are, the more units write.
-  options.max_background_jobs = static_cast<int>(std::clamp<uint64_t>(units, 4, 16));
+  // A flush ends when its table lies on its unit, as most of a compaction's do: the more of them there are, the more units
+  // write. Their threads wait nearly all the time. RocksDB alone would let a quarter of the jobs be flushes.
+  options.max_background_flushes = options.max_background_compactions =
+      static_cast<int>(std::clamp<uint64_t>(units / 2, 2, 16));
   options.max_subcompactions = static_cast<uint32_t>(std::clamp<uint64_t>(units / 4, 1, 4));
   options.compaction_readahead_size = kReadAheadBytes;
   // Damage of the log is told, and not taken for its end: what was acknowledged lies behind it.

@@ -223,7 +223,7 @@ fn a_switch_to_more_handles_takes_no_room_from_a_full_device() {
 fn a_restart_with_more_handles_or_wider_stripes_takes_no_room_from_a_full_device() {
     let wider = [("none", 0)];
     for (stream, stripe_units) in
-        ftl::policy::stream::STREAMS.map(|it| (it, 1)).into_iter().chain(wider)
+        ftl::policy::stream::STREAMS.iter().map(|&it| (it, 1)).chain(wider)
     {
         fill_to_the_brim(stream, stripe_units, |sim, settings| {
             let mut sim = Sim::mount(sim.into_medium(), settings, Instant(0)).unwrap();

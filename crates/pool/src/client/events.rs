@@ -87,11 +87,13 @@ impl<D: Clone> Remote<D> {
                     count: wanted.count,
                     urgent: wanted.urgent,
                 };
-                self.parked.remove(&id);
+                self.parked.take(id);
                 self.ask(node, Purpose::Read { id, block }, ask);
             }
             Next::Wait => {
-                self.parked.insert(id);
+                let nodes = members.iter().map(|&(node, _)| node);
+                let full = nodes.filter(|&node| self.nodes.is_full(node)).collect();
+                self.parked.park(id, full);
             }
             Next::End => return self.end_read(id),
         }
@@ -113,7 +115,7 @@ impl<D: Clone> Remote<D> {
     }
 
     fn end_read(&mut self, id: u64) {
-        self.parked.remove(&id);
+        self.parked.take(id);
         let into = self.into.remove(&id).flatten();
         let Some(Read { wanted, got, timer, .. }) = self.reads.end(id) else { return };
         if let Some(at) = timer {
@@ -330,8 +332,15 @@ impl<D: Clone> Remote<D> {
 
     /// Reads that wait for a member may find one.
     fn unpark(&mut self) {
-        let parked: Vec<u64> = self.parked.iter().copied().collect();
-        parked.into_iter().for_each(|id| self.drive_read(id));
+        self.parked.all().into_iter().for_each(|id| self.drive_read(id));
+    }
+
+    /// This node has room: for as many of those that wait for it as it takes.
+    fn unpark_at(&mut self, node: NodeId) {
+        while self.nodes.has_room(node) {
+            let Some(id) = self.parked.next_at(node) else { return };
+            self.drive_read(id);
+        }
     }
 
     // Answers.
@@ -368,7 +377,7 @@ impl<D: Clone> Remote<D> {
         if was_full {
             let stalled: Vec<BlockId> = self.stalled.iter().copied().collect();
             stalled.into_iter().for_each(|block| self.send_pages(block));
-            self.unpark();
+            self.unpark_at(node);
         }
         if self.chores.count(node) > 0 {
             self.send_chores(node);

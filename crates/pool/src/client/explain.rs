@@ -106,8 +106,8 @@ impl<D: Clone> Remote<D> {
                 "programs wait for nodes: too few in different domains are up and take new bands\n"
             });
         }
-        if !self.parked.is_empty() {
-            let count = self.parked.len();
+        let count = self.parked.len();
+        if count > 0 {
             text.push_str(&format!("{count} reads wait for an answer, or for who has the data\n"));
         }
         let waits = self.flushes.waits_for();

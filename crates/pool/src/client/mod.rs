@@ -29,6 +29,7 @@ pub mod flush;
 pub mod lanes;
 pub mod latency;
 pub mod nodes;
+mod parked;
 pub mod programs;
 pub mod reads;
 pub mod shares;
@@ -50,6 +51,7 @@ use flush::Flushes;
 use ftl::policy::UnitWeights;
 use lanes::Lanes;
 use nodes::Nodes;
+use parked::Parked;
 use programs::Programs;
 use reads::Reads;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -271,8 +273,8 @@ pub struct Remote<D> {
     nodes_timer: Option<Instant>,
     /// Open bands with a page that a member had no room for.
     stalled: BTreeSet<BlockId>,
-    /// Reads that nobody was asked for.
-    parked: BTreeSet<u64>,
+    /// Reads that go on when a member can take one.
+    parked: Parked,
     /// Where each read of the FTL wants its data.
     into: BTreeMap<u64, Option<flash::Payload>>,
     lease_until: Instant,
@@ -314,7 +316,7 @@ impl<D: Clone> Remote<D> {
             band_timers: BTreeMap::new(),
             nodes_timer: None,
             stalled: BTreeSet::new(),
-            parked: BTreeSet::new(),
+            parked: Parked::default(),
             into: BTreeMap::new(),
             lease_until: Instant(0),
             held: VecDeque::new(),

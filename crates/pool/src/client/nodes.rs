@@ -144,6 +144,11 @@ impl<P> Nodes<P> {
         self.nodes.get(&id).is_some_and(|node| node.facts.is_some() && node.asked < self.asks_max)
     }
 
+    /// Whether it is there, and is asked as much at a time as it may be.
+    pub fn is_full(&self, id: NodeId) -> bool {
+        self.is_up(id) && !self.has_room(id)
+    }
+
     /// Whether a node is connected.
     pub fn is_up(&self, id: NodeId) -> bool {
         self.nodes.get(&id).is_some_and(|node| node.facts.is_some())

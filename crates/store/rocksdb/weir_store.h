@@ -59,6 +59,8 @@ int weir_store_truncate(const weir_store* store, const char* path, uint64_t size
 // Every change of names is durable when this returns, and so are the tables of this folder that were synced or closed: it fails
 // if one of those did, until that is deleted or written anew.
 int weir_store_sync(const weir_store* store, const char* folder);
+// The same for names alone: it waits for no table.
+int weir_store_sync_names(const weir_store* store);
 uint64_t weir_store_free_small_bytes(const weir_store* store);
 // What the store has done since it was opened: raw_blocks_put, raw_blocks_erased, reads and read_bytes (of raw blocks);
 // and how many units there are: units. 0 for any other name.

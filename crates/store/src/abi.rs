@@ -304,6 +304,12 @@ pub unsafe extern "C" fn weir_store_sync(store: &Handle, folder: *const c_char) 
     answer(unsafe { text(folder) }.and_then(|folder| store.store.sync_folder(folder)))
 }
 
+/// Makes every change of names durable, and waits for no table.
+#[unsafe(no_mangle)]
+pub extern "C" fn weir_store_sync_names(store: &Handle) -> c_int {
+    answer(store.store.sync_names())
+}
+
 /// Bytes that small files may still take.
 #[unsafe(no_mangle)]
 pub extern "C" fn weir_store_free_small_bytes(store: &Handle) -> u64 {

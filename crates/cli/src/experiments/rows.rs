@@ -91,7 +91,8 @@ impl Rows {
 
     /// Whether all was written.
     pub fn finish(&self) -> Result<(), Failure> {
-        match self.failed.lock().expect("no writer panics").take() {
+        let failed = self.failed.lock().expect("no writer panics").take();
+        match failed {
             Some(error) => Err(format!("{}: not all was written: {error}", self.path.display())),
             None => Ok(()),
         }

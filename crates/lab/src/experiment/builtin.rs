@@ -23,6 +23,8 @@ const BUILTIN: &[(&str, &str)] = &[
     ("mqsim", include_str!("../../../../experiments/mqsim.toml")),
     ("hot-cold-theory", include_str!("../../../../experiments/hot-cold-theory.toml")),
     ("pool-unlike-90", include_str!("../../../../experiments/pool-unlike-90.toml")),
+    ("pool-unlike-70", include_str!("../../../../experiments/pool-unlike-70.toml")),
+    ("pool-unlike-50", include_str!("../../../../experiments/pool-unlike-50.toml")),
     ("pool-slow", include_str!("../../../../experiments/pool-slow.toml")),
     ("pool-lost", include_str!("../../../../experiments/pool-lost.toml")),
     ("profiles", include_str!("../../../../experiments/profiles.toml")),

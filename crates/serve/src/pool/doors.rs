@@ -153,7 +153,8 @@ impl Doors {
             let task = tasks.spawn(async move {
                 let let_in = let_in(pool, &acceptor, large, stream).await;
                 lock(&unknown).remove(&client);
-                let served = match (let_in, clients.try_acquire_owned()) {
+                let permit = clients.try_acquire_owned();
+                let served = match (let_in, permit) {
                     (Ok((from, to)), Ok(_permit)) => serve(client, from, to).await,
                     (Ok(_), Err(_)) => {
                         tracing::warn!(

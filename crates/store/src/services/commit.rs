@@ -155,7 +155,9 @@ impl Drop for Committer {
 fn run(engine: &dyn Engine, shared: &Shared) {
     while let Some(batch) = shared.next() {
         let changes: Vec<&Change> = batch.iter().flat_map(|waiting| &waiting.changes).collect();
-        let result = match shared.queue().stopped.clone() {
+        // Others queue while it is written: they are the next batch.
+        let stopped = shared.queue().stopped.clone();
+        let result = match stopped {
             Some(why) => Err(why),
             None => engine.write(&changes, true),
         };

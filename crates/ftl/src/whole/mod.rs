@@ -623,7 +623,7 @@ impl Ftl {
             erase_all: false,
             flush: Flush::default(),
             reclaim: Reclaim::new(chunks, tier.as_ref().map_or(0, Tier::chunks_own)),
-            spare: Spare::default(),
+            spare: Spare::new(&settings),
             tier,
             shares: Shares::default(),
             checkpoint: Checkpoint::default(),

@@ -244,7 +244,8 @@ fn begin<'a>(
     let medium = options.device.build(options.faults.clone()).map_err(Failure)?;
     let geometry = *medium.geometry();
     let max = ftl::logical_blocks_max(&geometry, &medium.health(), &options.settings);
-    let logical_blocks = (f64::from(max) * options.fill) as u32;
+    // The largest request has 7 blocks.
+    let logical_blocks = ((f64::from(max) * options.fill) as u32).max(8).min(max);
     let format = FormatOptions { logical_blocks, uuid: u128::from(seed) << 64 | 5, label: vec![] };
     let mut sim = Sim::format(medium, format, options.settings.clone(), Instant(0))?;
     options.plant.apply(sim.ftl_mut());

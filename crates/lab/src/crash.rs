@@ -258,7 +258,7 @@ struct Explorer<'a> {
 const LABEL: &[u8] = b"crash";
 
 /// With fewer there is nothing to explore.
-const LOGICAL_BLOCKS_MIN: u32 = 8;
+pub(crate) const LOGICAL_BLOCKS_MIN: u32 = 8;
 
 /// Steps without a reply after which the device is taken to be stuck in work that leads to nothing. Each of
 /// them may be a cut, and so a hundred mounts.

@@ -149,7 +149,20 @@ impl Host {
         }
         let request = &finished.request;
         let (at, state) = (finished.finished.0, self.sim.ftl().explain());
-        Err(Failure(format!("at {at} ns, {request:?} failed: {error:?}; {state}")))
+        let room = self.told_of_room();
+        Err(Failure(format!("at {at} ns, {request:?} failed: {error:?}; {room}; {state}")))
+    }
+
+    /// What can be kept by the FTL's count and by ours, which have to say the same.
+    fn told_of_room(&self) -> String {
+        let count = |name| self.sim.ftl().counter(name);
+        let (medium, settings) = (self.sim.medium(), self.sim.settings());
+        let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), settings);
+        let [kept, held, bad] = ["logical_blocks_kept", "blocks_mapped", "bands_bad"].map(count);
+        let offered = self.model.logical_blocks();
+        format!(
+            "{offered} blocks offered, {held} held, {kept} kept with {bad} bad bands; {max} by the medium's health"
+        )
     }
 
     /// So many blocks have failed that a device of this size could not be formatted any more with the policies of its

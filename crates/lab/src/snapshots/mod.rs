@@ -12,7 +12,7 @@ mod known;
 
 pub use known::SnapshotEnd;
 
-use crate::crash::{CrashOptions, Fates, generator};
+use crate::crash::{CrashOptions, Fates, LOGICAL_BLOCKS_MIN, generator};
 use crate::device::Manner;
 use crate::driver::{Failure, Finished, Sim, State, Step};
 use crate::host::Host;
@@ -244,8 +244,7 @@ fn begin<'a>(
     let medium = options.device.build(options.faults.clone()).map_err(Failure)?;
     let geometry = *medium.geometry();
     let max = ftl::logical_blocks_max(&geometry, &medium.health(), &options.settings);
-    // The largest request has 7 blocks.
-    let logical_blocks = ((f64::from(max) * options.fill) as u32).max(8).min(max);
+    let logical_blocks = ((f64::from(max) * options.fill) as u32).max(LOGICAL_BLOCKS_MIN);
     let format = FormatOptions { logical_blocks, uuid: u128::from(seed) << 64 | 5, label: vec![] };
     let mut sim = Sim::format(medium, format, options.settings.clone(), Instant(0))?;
     options.plant.apply(sim.ftl_mut());

@@ -163,6 +163,11 @@ load=$!
 sleep 1
 kill_and_start 1
 wait $load || true
+# Reports of zones, which a mount wants, are not tried again while the host connects.
+for try in $(seq 600); do
+    grep -q live /sys/class/nvme/nvme*/state && break
+    sleep 0.1
+done
 # What was open when the server died takes no more writes: as after a power cut, the file system is mounted again.
 umount /tmp/files || fail "f2fs is not unmounted"
 mount -t f2fs "$conventional" /tmp/files || fail "f2fs is not mounted again"

@@ -11,6 +11,7 @@ use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Duration;
 
 /// Locks the file `lock` of `folder` for this open.
 pub fn acquire(folder: &Path, mode: Mode) -> Result<File, DeviceError> {
@@ -56,9 +57,18 @@ fn may_not_be_made(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-fn locked(path: &Path, file: &File) -> DeviceError {
+/// How often, and how long between, a lock is tried that this very process held last.
+const OWN_TRIES: u32 = 50;
+const OWN_PAUSE: Duration = Duration::from_millis(10);
+
+fn is_own(held: &DeviceError) -> bool {
+    matches!(held, DeviceError::Locked { pid: Some(pid), .. } if *pid == std::process::id())
+}
+
+fn locked(path: &Path, mut file: &File) -> DeviceError {
     let mut text = String::new();
-    let read = file.take(PID_BYTES_MAX).read_to_string(&mut text);
+    // It may be looked at more than once.
+    let read = file.rewind().and_then(|()| file.take(PID_BYTES_MAX).read_to_string(&mut text));
     let pid = read.ok().and_then(|_| text.trim().parse().ok());
     DeviceError::Locked { path: path.into(), pid }
 }
@@ -69,8 +79,15 @@ fn lock_alone(path: &Path) -> Result<File, DeviceError> {
     options.read(true).write(true).create(true).truncate(false);
     let mut file =
         files::open(path, &mut options).map_err(DeviceError::io(path, "open the lock"))?;
-    if !try_lock(&file).map_err(DeviceError::io(path, "lock"))? {
-        return Err(locked(path, &file));
+    let mut tries = 0;
+    while !try_lock(&file).map_err(DeviceError::io(path, "lock"))? {
+        let held = locked(path, &file);
+        // A lock that this process gave up just now is held on by a child of it until that has become its program.
+        if tries == OWN_TRIES || !is_own(&held) {
+            return Err(held);
+        }
+        tries += 1;
+        std::thread::sleep(OWN_PAUSE);
     }
     // Whom to name to others. A full file system takes no process id, and the lock holds all the same.
     let named = file.set_len(0).and_then(|()| file.rewind());

@@ -309,3 +309,17 @@ fn soak(args: &SoakArgs) -> Result<End, Failure> {
     }
     Ok(if failed.is_none() { End::Good } else { End::Bad })
 }
+
+#[cfg(test)]
+mod tests {
+    /// Seeds of soaks that found a fault: an atomic write that was refused while open bands of other handles had room, and
+    /// a device with snapshots that was smaller than a request.
+    #[test]
+    fn seeds_that_failed_once_pass() {
+        for seed in [1_795_763_981_301, 1_795_764_412_805] {
+            if let Err(failure) = super::run_seed(seed) {
+                panic!("weir lab sim --seed {seed}: {}", &failure[..failure.len().min(1000)]);
+            }
+        }
+    }
+}

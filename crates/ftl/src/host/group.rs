@@ -19,16 +19,21 @@ impl Ftl {
             let block = self.opens[open].block;
             self.geometry.slots_per_block() - self.bands[block].slots_written
         };
-        let room = self.points[point].bands().map(slots).sum::<u32>();
-        let (free, floor) = if self.on_fast(point) {
+        let room_at = |point: usize| self.points[point].bands().map(slots).sum::<u32>();
+        let (room, fast) = (room_at(point), self.on_fast(point));
+        let (free, floor) = if fast {
             (self.bands.free_fast, self.fast_floor())
         } else {
             (self.bands.free, self.host_floor())
         };
         let blocks = self.host.requests[index].blocks;
-        // Where all stands still, GC waits for nobody: what is invalid lies in open bands, and only
-        // writes that fill these bring it within reach. One slot is for the commit record.
-        free > floor || room >= blocks && free >= floor || room > blocks && self.host.borrowing
+        if free > floor || room >= blocks && free >= floor {
+            return true;
+        }
+        // Where all stands still, GC waits for nobody: what is invalid lies in open bands, whoever's they are, and
+        // only writes that fill these bring it within reach. One slot is for the commit record.
+        let others = (0..self.points.len()).filter(|&other| fast || !self.on_fast(other));
+        self.host.borrowing && others.map(room_at).sum::<u32>() > blocks
     }
 
     /// All blocks of an atomic write are programmed: its commit record decides it.

@@ -1,4 +1,4 @@
-//! `weir volume`: the volumes of a running server: lists, makes, deletes, renames them, takes snapshots, and gives them other
+//! `weir volume`: the volumes of a running server: lists, makes, deletes, renames them, takes snapshots and clones, and gives them other
 //! sizes and limits, over its control socket.
 
 use crate::output::{print, print_json, table};
@@ -18,6 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(75);
     weir volume resize data 8GiB\n  \
     weir volume limit data --iops 5000 --bandwidth 200MiB\n  \
     weir volume snapshot data monday\n  \
+    weir volume clone data@monday trial\n  \
     weir volume rename data old\n  \
     weir volume delete old@monday\n\n\
     A change is durable and in force when the command returns. A volume takes no flash before something is written \
@@ -55,7 +56,8 @@ enum Command {
     /// Delete a volume with all its data, or a snapshot
     ///
     /// Its clients are hung up on. Its blocks are trimmed in the background, also after a restart, and no volume gets
-    /// them before that. A volume that has snapshots stays until they are deleted.
+    /// them before that. A volume that has snapshots stays until they are deleted, and a snapshot that has clones until those
+    /// are.
     #[command(after_help = "Examples:\n  \
         weir volume delete old\n  \
         weir volume delete data@monday")]
@@ -74,6 +76,20 @@ enum Command {
         /// Of which volume
         volume: String,
         /// What it is called behind the @: at most 64 bytes, no @, / and no ?
+        name: String,
+    },
+    /// Make a volume that begins as a snapshot is
+    ///
+    /// It takes no flash before something is written to it, and of the device's free blocks as many as the snapshot has. What
+    /// is written to it is in no other volume; what is not is read from the snapshot, which stays as long as it has clones. A
+    /// clone has snapshots of its own, can be renamed, grown and limited, and is deleted as a volume is.
+    #[command(after_help = "Examples:\n  \
+        weir volume clone gold@v1 guest-7\n  \
+        weir attach guest-7")]
+    Clone {
+        /// Of which snapshot: VOLUME@NAME
+        snapshot: String,
+        /// What the volume is called: at most 64 bytes, no / and no ?
         name: String,
     },
     /// List the snapshots, and the room that only they take
@@ -151,6 +167,9 @@ fn asked(command: &Command) -> Result<(&'static str, String, String), Failure> {
         Command::Snapshot { volume, name } => {
             ("POST", at(volume) + "/snapshots", json!({ "name": name }).to_string())
         }
+        Command::Clone { snapshot, name } => {
+            ("POST", at(snapshot) + "/clones", json!({ "name": name }).to_string())
+        }
         Command::Create { name, size, read_only } => {
             let size = bytes_of("--size", size)?;
             let body = json!({ "name": name, "size_bytes": size, "read_only": read_only });
@@ -192,6 +211,9 @@ fn told(command: &Command, value: &Value) -> String {
     match command {
         Command::List => list(value),
         Command::Snapshot { volume, name } => format!("{volume}@{name}: taken, {}\n", size()),
+        Command::Clone { snapshot, name } => {
+            format!("{name}: made of {snapshot}, {}\n", size())
+        }
         Command::Snapshots { volume } => snapshots(value, volume.as_deref()),
         Command::Create { name, .. } => format!("{name}: made, {}\n", size()),
         Command::Delete { name } => format!("{name}: deleted\n"),
@@ -248,11 +270,15 @@ fn list(value: &Value) -> String {
     let mut rows = vec![["volume", "size", "number", "mode", "limits"].map(String::from).to_vec()];
     for volume in array(&value["volumes"]) {
         let mode = if volume["read_only"] == true { "read only" } else { "" };
+        let mode = match volume["clone_of"].as_str() {
+            Some(of) => format!("{mode} clone of {of}").trim().to_owned(),
+            None => mode.to_owned(),
+        };
         rows.push(vec![
             volume["name"].as_str().unwrap_or_default().into(),
             crate::size::bytes(number(&volume["size_bytes"])),
             number(&volume["number"]).to_string(),
-            mode.into(),
+            mode,
             limits(&volume["limits"]),
         ]);
     }
@@ -318,6 +344,8 @@ mod tests {
             (method, &path[..], &body[..]),
             ("POST", "/volumes/a%20b/snapshots", r#"{"name":"x"}"#)
         );
+        let clone = Command::Clone { snapshot: "a@x".into(), name: "c".into() };
+        assert_eq!(asked(&clone).unwrap().1, "/volumes/a%40x/clones");
     }
 
     #[test]
@@ -326,12 +354,22 @@ mod tests {
             "name": "data", "number": 3, "size_bytes": 1 << 30, "read_only": true,
             "limits": { "iops": 5, "bytes_per_sec": 1 << 20, "burst_ms": 0 },
         });
+        let clone = json!({
+            "name": "c", "number": 4, "size_bytes": 1 << 30, "read_only": false, "clone_of": "data@x",
+            "limits": { "iops": 0, "bytes_per_sec": 0, "burst_ms": 0 },
+        });
         let value = json!({
-            "volumes": [volume], "device_bytes": 4u64 << 30, "free_bytes": 2u64 << 30, "leaving_bytes": 1 << 30,
+            "volumes": [volume, clone], "device_bytes": 4u64 << 30, "free_bytes": 2u64 << 30, "leaving_bytes": 1 << 30,
             "fixed": null,
         });
         let text = list(&value);
-        for wanted in ["data", "1 GiB", "read only", "5 requests a second, 1 MiB a second"] {
+        for wanted in [
+            "data",
+            "1 GiB",
+            "read only ",
+            "  clone of data@x  ",
+            "5 requests a second, 1 MiB a second",
+        ] {
             assert!(text.contains(wanted), "{text}");
         }
         assert!(

@@ -63,7 +63,7 @@ pub enum Input<'a> {
     /// Keep these bytes of the owner, at most [`crate::LABEL_BYTES_MAX`], in place of those there were, then `Labelled`.
     /// Until that, a recovery finds the ones or the others.
     Label(&'a [u8]),
-    /// Take a snapshot of some blocks, or give one up. Ends with [`Output::Snapshot`].
+    /// Take a snapshot of some blocks, make a clone of one, or give either up. Ends with [`Output::Snapshot`].
     Snapshot {
         /// What the owner calls it; one number at a time.
         number: u32,
@@ -87,7 +87,11 @@ pub enum SnapshotOrder<'a> {
     /// asked after. No write or trim of its blocks may be under way. It can be read at once, at the addresses of its
     /// shadow; the order ends when it is durable.
     Cut,
-    /// Give it up, prepared or taken. The order ends when it can never come back; its room does after that.
+    /// These blocks, which hold nothing, are from now on as the addresses of snapshots are that stand in place of their
+    /// shadows, until they are written or trimmed: a clone, which takes no room. The order ends when that is durable. No
+    /// request for these blocks may be under way.
+    Clone(&'a [ShadowStretch]),
+    /// Give it up, prepared or taken, or a clone. The order ends when it can never come back; its room does after that.
     Drop,
 }
 
@@ -97,6 +101,7 @@ impl SnapshotOrder<'_> {
         match self {
             Self::Prepare(_) => SnapshotStep::Prepare,
             Self::Cut => SnapshotStep::Cut,
+            Self::Clone(_) => SnapshotStep::Clone,
             Self::Drop => SnapshotStep::Drop,
         }
     }
@@ -109,6 +114,8 @@ pub enum SnapshotStep {
     Prepare,
     /// [`SnapshotOrder::Cut`].
     Cut,
+    /// [`SnapshotOrder::Clone`].
+    Clone,
     /// [`SnapshotOrder::Drop`].
     Drop,
 }
@@ -118,15 +125,20 @@ pub enum SnapshotStep {
 pub enum SnapshotError {
     /// Only a part of the map is in DRAM.
     CachedMap,
-    /// To prepare: there is one of this number. Else: there is none, or it is not prepared (cut) or leaving (drop).
+    /// To prepare or clone: there is one of this number. Else: there is none, or it is not prepared (cut) or leaving (drop).
     Number,
-    /// No stretches, or some that are empty, overlap, are beyond the device, or whose shadow is not free.
+    /// No stretches, or some that are empty, overlap, are beyond the device, or whose shadow is not free; of a clone: that
+    /// have another one's or a snapshot's blocks, or name what is no snapshot.
     Stretches,
+    /// Blocks that should be a clone hold something.
+    NotEmpty,
+    /// There are clones of the snapshot, or snapshots of the clone.
+    Needed,
     /// The root record has no room for one more.
     TooMany,
     /// The device cannot keep what it holds beside larger checkpoints.
     NoSpace,
-    /// A write or trim of its blocks is under way. Nothing has happened.
+    /// A write or trim of its blocks is under way; of a clone, any request. Nothing has happened.
     Busy,
     /// Nothing is written any more. What had begun is done or not: the next mount tells.
     Failed,
@@ -140,7 +152,11 @@ impl std::fmt::Display for SnapshotError {
             }
             Self::Number => "there is no snapshot of this number that this could be done to",
             Self::Stretches => "the shadow would lie where there is no room for it",
-            Self::TooMany => "the device has as many snapshots as its root record holds: give one up",
+            Self::NotEmpty => "blocks that should be a clone hold something: trim them before",
+            Self::Needed => "there are clones of it, or snapshots: give those up before",
+            Self::TooMany => {
+                "the device has as many snapshots and clones as its root record holds: give one up"
+            }
             Self::NoSpace => {
                 "the device is too full to keep the map of another snapshot: trim what is not needed, or give \
                  one up"
@@ -416,9 +432,9 @@ impl std::fmt::Display for MountError {
             Self::Version { found } => {
                 write!(
                     f,
-                    "on-flash format version {found}; this build reads {}: copy the data off with a \
+                    "on-flash format version {found}; this build reads up to {}: copy the data off with a \
                      Weir of that version, or format the device anew",
-                    crate::format::VERSION
+                    crate::format::VERSION_CLONES
                 )
             }
             Self::Geometry => write!(f, "formatted for a medium of another geometry"),

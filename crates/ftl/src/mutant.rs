@@ -87,6 +87,14 @@ pub enum Mutant {
     DropForgetsOlder,
     /// A snapshot that is given up is gone before that is durable.
     SweepBeforeDurable,
+    /// A trim of a block of a clone leaves no mark.
+    TrimShowsOrigin,
+    /// Recovery leaves no mark where a block of a clone was trimmed.
+    ReplayShowsOrigin,
+    /// A snapshot of a clone takes what has not changed of it for nothing.
+    SnapshotForgetsOrigin,
+    /// A snapshot is given up that clones are made of.
+    DropForgetsClones,
     /// Raw units: a write with FUA is acknowledged when programmed, whatever the medium keeps back.
     RawIgnoreFua,
     /// Raw units: recovery takes a block for whole by its first page.
@@ -142,6 +150,10 @@ impl Mutant {
         Self::SweepUndecided,
         Self::DropForgetsOlder,
         Self::SweepBeforeDurable,
+        Self::TrimShowsOrigin,
+        Self::ReplayShowsOrigin,
+        Self::SnapshotForgetsOrigin,
+        Self::DropForgetsClones,
     ];
 
     /// Every mutant of a map of which a part is in DRAM: dead with all of it there.

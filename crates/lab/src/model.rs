@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! - A stamp names one version of one block and is never used twice, so a read that returns another
-//!   block's data, or an older version, is told from every legal one. Zero is the trimmed block.
+//!   block's data, or an older version, is told from every legal one. Zero is the trimmed block. A block of a clone has
+//!   the stamp of what it is a clone of, until it is written.
 //! - A read returns the newest version acknowledged (or seen by a read that ended) before it was
 //!   submitted, or a later one: never older, never another block's.
 //! - After a power cut a block reads as its newest durable version or a later submitted one.
@@ -25,12 +26,25 @@ pub type OperationId = u32;
 #[derive(Clone, Copy, Debug)]
 struct Version {
     sequence: u32,
-    trim: bool,
+    content: Content,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Content {
+    /// What was written to the block as this version.
+    Own,
+    Nothing,
+    /// The stamp of what the block is a clone of.
+    Given(u64),
 }
 
 impl Version {
     fn stamp(self, lba: u32) -> u64 {
-        if self.trim { ZERO } else { u64::from(self.sequence) << 32 | u64::from(lba) }
+        match self.content {
+            Content::Own => u64::from(self.sequence) << 32 | u64::from(lba),
+            Content::Nothing => ZERO,
+            Content::Given(stamp) => stamp,
+        }
     }
 }
 
@@ -48,7 +62,7 @@ struct Block {
 
 impl Block {
     fn new(sequence: u32) -> Self {
-        let versions = vec![Version { sequence, trim: true }];
+        let versions = vec![Version { sequence, content: Content::Nothing }];
         Self { versions, durable: sequence, current: sequence, readers: 0 }
     }
 
@@ -69,8 +83,11 @@ impl Block {
 
     /// The newest version that reads as `stamp`.
     fn find(&self, lba: u32, stamp: u64) -> Option<u32> {
-        let found = self.versions.iter().rev().find(|version| version.stamp(lba) == stamp);
-        found.map(|version| version.sequence)
+        self.find_version(lba, stamp).map(|version| version.sequence)
+    }
+
+    fn find_version(&self, lba: u32, stamp: u64) -> Option<Version> {
+        self.versions.iter().rev().find(|version| version.stamp(lba) == stamp).copied()
     }
 }
 
@@ -190,11 +207,17 @@ impl Model {
         id
     }
 
-    fn change(&mut self, lba: u32, blocks: u32, fua: bool, trim: bool) -> OperationId {
+    fn change(
+        &mut self,
+        lba: u32,
+        blocks: u32,
+        fua: bool,
+        content: impl Fn(u32) -> Content,
+    ) -> OperationId {
         let first = self.sequence + 1;
         self.sequence = self.sequence.checked_add(blocks).expect("a run has under 2^32 writes");
         for i in 0..blocks {
-            let version = Version { sequence: first + i, trim };
+            let version = Version { sequence: first + i, content: content(i) };
             self.blocks[(lba + i) as usize].versions.push(version);
         }
         self.begin(Kind::Change { first, fua }, lba, blocks)
@@ -209,10 +232,10 @@ impl Model {
         stamps: &mut [u64],
     ) -> OperationId {
         let blocks = stamps.len() as u32;
-        let id = self.change(lba, blocks, fua, false);
+        let id = self.change(lba, blocks, fua, |_| Content::Own);
         let first = self.sequence + 1 - blocks;
         for (i, stamp) in (0..).zip(stamps) {
-            *stamp = Version { sequence: first + i, trim: false }.stamp(lba + i);
+            *stamp = Version { sequence: first + i, content: Content::Own }.stamp(lba + i);
         }
         if atomic && blocks > 1 {
             self.groups.push(Group { lba, blocks, first });
@@ -222,7 +245,13 @@ impl Model {
 
     /// A trim is submitted.
     pub fn submit_trim(&mut self, lba: u32, blocks: u32, fua: bool) -> OperationId {
-        self.change(lba, blocks, fua, true)
+        self.change(lba, blocks, fua, |_| Content::Nothing)
+    }
+
+    /// Blocks become a clone of what has these stamps, durably with the answer.
+    pub fn submit_clone(&mut self, lba: u32, stamps: &[u64]) -> OperationId {
+        let given = |i: u32| Content::Given(stamps[i as usize]);
+        self.change(lba, stamps.len() as u32, true, given)
     }
 
     /// A read is submitted.
@@ -316,7 +345,8 @@ impl Model {
             match block.find(address, stamp) {
                 // A zero may be any of several trims: then the oldest allowed one is the safe guess.
                 Some(_) if stamp == ZERO => {
-                    let trims = block.versions.iter().filter(|version| version.trim);
+                    let is_zero = |version: &&Version| version.stamp(address) == ZERO;
+                    let trims = block.versions.iter().filter(is_zero);
                     let legal = trims.map(|version| version.sequence).find(|&at| at >= floor);
                     let at = legal.ok_or_else(|| stale(address, stamp, floor, block))?;
                     block.current = block.current.max(at);
@@ -381,9 +411,12 @@ impl Model {
             // Nothing was seen of an unreadable block: what was allowed stays so.
             let Some(stamp) = stamp else { continue };
             let older = if stamp == ZERO { block.durable } else { (stamp >> 32) as u32 };
-            let sequence = block.find(lba, stamp).unwrap_or(older);
+            let content = if stamp == ZERO { Content::Nothing } else { Content::Own };
+            let seen = Version { sequence: older, content };
+            let version = block.find_version(lba, stamp).unwrap_or(seen);
+            let sequence = version.sequence;
             block.versions.clear();
-            block.versions.push(Version { sequence, trim: stamp == ZERO });
+            block.versions.push(version);
             (block.durable, block.current) = (sequence, sequence);
         }
         self.operations.clear();
@@ -402,7 +435,11 @@ fn stale(lba: u32, stamp: u64, floor: u32, block: &Block) -> String {
     let allowed: Vec<String> = (block.versions.iter())
         .filter(|version| version.sequence >= floor)
         .map(|version| {
-            let zeroes = if version.trim { " (zeroes)" } else { "" };
+            let zeroes = match version.content {
+                Content::Own => String::new(),
+                Content::Nothing => " (zeroes)".into(),
+                Content::Given(stamp) => format!(" (a clone of {stamp:#x})"),
+            };
             format!("{}{zeroes}", version.sequence)
         })
         .collect();

@@ -127,7 +127,8 @@ pub(crate) fn volumes(
             volume.map(|(volume, limiter)| (volume.limits, limiter.clone())).unwrap_or_default();
         let (number, stretches) = (snapshot.number, snapshot.stretches.clone());
         let (name, uuid, read_only) = (table.name_of(snapshot), Some(snapshot.uuid), true);
-        all.push((Volume { number, name, uuid, stretches, read_only, limits }, limiter));
+        let origin = None;
+        all.push((Volume { number, name, uuid, stretches, read_only, limits, origin }, limiter));
     }
     all.sort_by_key(|(volume, _)| volume.number);
     let mut offer = Offer::default();

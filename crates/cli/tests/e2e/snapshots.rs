@@ -387,3 +387,151 @@ fn what_cannot_be_done_with_snapshots_is_refused_and_says_why() {
     assert!(volume(&scratch, &["create", "more", "--size", "4MiB"]).contains("made"));
     server.terminate();
 }
+
+/// Marks a stretch of a volume with a byte of its own.
+fn mark(client: &mut Client, at_mib: u64, byte: u8) {
+    client.write(at_mib * MIB, &vec![byte; MIB as usize]);
+}
+
+/// The byte that each MiB is filled with.
+fn marks(server: &Server, name: &str) -> Vec<u8> {
+    let data = whole(&mut server.connect_to(name));
+    let pieces = data.chunks_exact(MIB as usize);
+    pieces
+        .map(|piece| {
+            assert!(piece.iter().all(|byte| *byte == piece[0]), "{name}: more than one byte a MiB");
+            piece[0]
+        })
+        .collect()
+}
+
+#[test]
+fn clones_begin_as_a_snapshot_is_and_each_goes_its_own_way() {
+    let scratch = Scratch::new("clones");
+    let mut server = start(&scratch, "shards = 2\ncapacity = \"64MiB\"", 8);
+    let mut data = server.connect_to("data");
+    (0..6).for_each(|at| mark(&mut data, at, 1));
+    volume(&scratch, &["snapshot", "data", "one"]);
+    let told = volume(&scratch, &["clone", "data@one", "twin"]);
+    assert!(told.contains("twin: made of data@one, 8 MiB"), "{told}");
+    assert_eq!(marks(&server, "twin"), [1, 1, 1, 1, 1, 1, 0, 0]);
+    // Neither sees what is changed of the other; what is trimmed of a clone is nothing.
+    mark(&mut data, 0, 2);
+    let mut twin = server.connect_to("twin");
+    mark(&mut twin, 1, 3);
+    mark(&mut twin, 7, 4);
+    assert_eq!(twin.errno_of(TRIM, FLAG_FUA, 2 * MIB, MIB as u32), 0);
+    assert_eq!(marks(&server, "data"), [2, 1, 1, 1, 1, 1, 0, 0]);
+    assert_eq!(marks(&server, "twin"), [1, 3, 0, 1, 1, 1, 0, 4]);
+    // A clone of a clone.
+    volume(&scratch, &["snapshot", "twin", "two"]);
+    volume(&scratch, &["clone", "twin@two", "third"]);
+    mark(&mut twin, 3, 5);
+    mark(&mut server.connect_to("third"), 4, 6);
+    volume(&scratch, &["resize", "third", "9MiB"]);
+    let after = |server: &Server| {
+        assert_eq!(marks(server, "data@one"), [1, 1, 1, 1, 1, 1, 0, 0]);
+        assert_eq!(marks(server, "twin"), [1, 3, 0, 5, 1, 1, 0, 4]);
+        assert_eq!(marks(server, "twin@two"), [1, 3, 0, 1, 1, 1, 0, 4]);
+        assert_eq!(marks(server, "third"), [1, 3, 0, 1, 6, 1, 0, 4, 0]);
+    };
+    after(&server);
+    // What others need stays, and what cannot be is told with what can.
+    refused(&scratch, &["delete", "data@one"], "delete twin before");
+    refused(&scratch, &["delete", "twin"], "delete twin@two before");
+    refused(&scratch, &["delete", "twin@two"], "delete third before");
+    refused(&scratch, &["clone", "data", "x"], "weir volume snapshot data NAME");
+    refused(&scratch, &["clone", "data@none", "x"], "data@one");
+    refused(&scratch, &["clone", "data@one", "twin"], "choose another name");
+    refused(&scratch, &["resize", "twin", "4MiB", "--shrink"], "does not become smaller");
+    let told = volume(&scratch, &["list"]);
+    assert!(told.contains("clone of data@one") && told.contains("clone of twin@two"), "{told}");
+    // They are there after a kill, and after a stop, and the device is sound.
+    drop((data, twin));
+    server.kill();
+    let server = Server::start(&scratch, &[]);
+    after(&server);
+    server.terminate();
+    let check = weir(&["check", "--data", scratch.data().to_str().unwrap()]);
+    assert!(check.status.success(), "{}", said(&check));
+    let server = Server::start(&scratch, &[]);
+    after(&server);
+    // Given up one after the other, and what was theirs is the next volume's, empty.
+    for name in ["third", "twin@two", "twin", "data@one"] {
+        volume(&scratch, &["delete", name]);
+    }
+    volume(&scratch, &["create", "new", "--size", "56MiB"]);
+    assert!(marks(&server, "new").iter().all(|byte| *byte == 0));
+    assert_eq!(marks(&server, "data"), [2, 1, 1, 1, 1, 1, 0, 0]);
+    server.terminate();
+}
+
+/// Clones of one snapshot come and go while the server is killed: each is there whole or not at all, and no volume that is
+/// made since shows anything of one.
+#[test]
+fn clones_are_there_as_a_whole_or_not_at_all_after_a_kill_at_any_instant() {
+    let seed =
+        std::env::var("WEIR_E2E_SEED").ok().map_or(7, |text| text.parse().expect("a number"));
+    println!("WEIR_E2E_SEED={seed} repeats the changes");
+    let mut random = Random::new(seed);
+    let scratch = Scratch::new("clonekill");
+    let begin = |scratch: &Scratch| start(scratch, "shards = 2\ncapacity = \"48MiB\"", 8);
+    let mut server = begin(&scratch);
+    fill(&mut server.connect_to("data"), 8 * MIB, 9);
+    volume(&scratch, &["snapshot", "data", "gold"]);
+    fill(&mut server.connect_to("data"), 8 * MIB, 200);
+    let mut made: BTreeMap<String, u8> = BTreeMap::new();
+    let mut there = 0;
+    for kill in 1..=10u8 {
+        let drops = made.len() == 3 || !made.is_empty() && random.chance(0.4);
+        let (spins, pid) = (random.below(1 << 22), server.pid());
+        let killer = std::thread::spawn(move || {
+            (0..spins).for_each(|_| std::hint::spin_loop());
+            let pid = i32::try_from(pid).expect("a pid fits");
+            // SAFETY: kill takes no pointer; the child is not reaped before this thread has ended.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        });
+        let (name, output) = if drops {
+            let name = made.keys().next().expect("one of them").clone();
+            let output = try_volume(&scratch, &["delete", &name]);
+            (name, output)
+        } else {
+            let name = format!("c{kill}");
+            let output = try_volume(&scratch, &["clone", "data@gold", &name]);
+            (name, output)
+        };
+        killer.join().expect("it kills");
+        server.kill();
+        server = begin(&scratch);
+        let listed = volume(&scratch, &["list"]);
+        let is_there = listed.lines().any(|line| line.starts_with(&format!("{name} ")));
+        there += u32::from(is_there);
+        if output.status.success() {
+            assert_eq!(is_there, !drops, "what was answered is so: {listed}");
+        }
+        match (is_there, drops) {
+            (true, false) => {
+                assert!(marks(&server, &name).iter().all(|byte| *byte == 9), "{name}");
+                mark(&mut server.connect_to(&name), 3, kill);
+                server.connect_to(&name).flush();
+                made.insert(name, kill);
+            }
+            (false, true) => {
+                made.remove(&name);
+            }
+            _ => {}
+        }
+        for (name, byte) in &made {
+            let found = marks(&server, name);
+            assert_eq!(found, [9, 9, 9, *byte, 9, 9, 9, 9], "{name}");
+        }
+        assert!(marks(&server, "data@gold").iter().all(|byte| *byte == 9));
+        // What is free shows nothing of a clone.
+        let free = format!("{}MiB", 40 - 8 * made.len());
+        volume(&scratch, &["create", "rest", "--size", &free]);
+        assert!(marks(&server, "rest").iter().all(|byte| *byte == 0), "after kill {kill}");
+        volume(&scratch, &["delete", "rest"]);
+    }
+    println!("clonekill: {there} of 10 there after the kill, {} at the end", made.len());
+    server.terminate();
+}

@@ -6,14 +6,14 @@
 
 mod snapshots;
 
-pub use snapshots::{SNAPSHOT_BYTES_MAX, ShadowStretch, SnapshotRecord};
+pub use snapshots::{CloneRecord, SNAPSHOT_BYTES_MAX, ShadowStretch, SnapshotRecord};
 
 use flash::{BLOCK_BYTES, BlockId, Geometry, Oob, SlotId, crc, crc_append};
 
 /// Most bytes of a label.
 pub const LABEL_BYTES_MAX: usize = 3072;
 
-/// Version of the on-flash format. 5: root records have snapshots, and the map has their shadows. 4: the band table says which life of a band the checkpoint knows, see
+/// Version of the on-flash format, as long as there is no clone ([`VERSION_CLONES`]). 5: root records have snapshots, and the map has their shadows. 4: the band table says which life of a band the checkpoint knows, see
 /// [`BandNote`]. 3: slots say how far all was durable and vouch for earlier ones, see
 /// [`Voucher`], and checkpoints have parity. 2: root records and footers lie in two places, and a root record holds what a rebuild
 /// without a footer needs.
@@ -27,6 +27,10 @@ const VERSION_LIVES: u16 = 4;
 
 /// Root records have snapshots from this version on.
 const VERSION_SNAPSHOTS: u16 = 5;
+
+/// Root records have clones in this version, and are of [`VERSION`] when there is none: an older build that mounted a
+/// device with clones would take their blocks for empty ones.
+pub(crate) const VERSION_CLONES: u16 = 6;
 
 /// The oldest version that is still mounted. The first checkpoint after that is of [`VERSION`].
 pub const VERSION_OLDEST: u16 = 2;
@@ -74,13 +78,17 @@ pub(crate) const UNMAPPED: u32 = u32::MAX;
 pub(crate) const POISONED: u32 = u32::MAX - 1;
 
 /// An entry of a shadow whose block had no data when the snapshot was taken. (One that is [`UNMAPPED`] says that the
-/// block has not changed since.)
+/// block has not changed since.) Of a clone: a block that was trimmed. (One that is [`UNMAPPED`] is as its snapshot has
+/// it.)
 pub(crate) const NOTHING: u32 = u32::MAX - 2;
+
+/// An entry of a shadow: the block, of a clone, was as the snapshot of the clone has it.
+pub(crate) const INHERITED: u32 = u32::MAX - 3;
 
 /// Whether a map entry names a slot.
 #[inline]
 pub(crate) fn is_slot(entry: u32) -> bool {
-    entry < NOTHING
+    entry < INHERITED
 }
 
 /// What a slot holds.
@@ -370,6 +378,8 @@ pub struct Root {
     pub shadow_blocks: u32,
     /// Oldest first.
     pub snapshots: Vec<SnapshotRecord>,
+    /// The clones of snapshots.
+    pub clones: Vec<CloneRecord>,
 }
 
 const ROOT_MAGIC: &[u8; 8] = b"WeirRoot";
@@ -423,7 +433,7 @@ impl Root {
         bytes[64..72].copy_from_slice(&self.sequence_begun.to_le_bytes());
         bytes[72..80].copy_from_slice(&self.generation.to_le_bytes());
         bytes[ROOT_LABEL_AT..ROOT_LABEL_AT + self.label.len()].copy_from_slice(&self.label);
-        let snapshots = snapshots::encode(&self.snapshots);
+        let snapshots = snapshots::encode(&self.snapshots, &self.clones);
         assert!(snapshots.len() <= SNAPSHOT_BYTES_MAX, "the snapshots fit the root record");
         let at = ROOT_SHADOW_AT;
         bytes[at..at + 4].copy_from_slice(&self.shadow_blocks.to_le_bytes());
@@ -440,20 +450,20 @@ impl Root {
             return None;
         }
         let found = u16::from_le_bytes([bytes[8], bytes[9]]);
-        if !(VERSION_OLDEST..=VERSION).contains(&found) {
+        if !(VERSION_OLDEST..=VERSION_CLONES).contains(&found) {
             return Some(Err(UnknownVersion { found }));
         }
         let label_len = usize::from(u16::from_le_bytes([bytes[10], bytes[11]]));
         if label_len > LABEL_BYTES_MAX {
             return None;
         }
-        let (shadow_blocks, snapshots) = if found >= VERSION_SNAPSHOTS {
+        let (shadow_blocks, (snapshots, clones)) = if found >= VERSION_SNAPSHOTS {
             let at = ROOT_SHADOW_AT + 4;
             let length = usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
             let table = bytes[ROOT_SNAPSHOTS_AT..BLOCK_BYTES - 4].get(..length)?;
             (u32_at(bytes, ROOT_SHADOW_AT), snapshots::decode(table)?)
         } else {
-            (0, Vec::new())
+            (0, (Vec::new(), Vec::new()))
         };
         Some(Ok(Self {
             version: found,
@@ -468,6 +478,7 @@ impl Root {
             label: bytes[ROOT_LABEL_AT..ROOT_LABEL_AT + label_len].to_vec(),
             shadow_blocks,
             snapshots,
+            clones,
         }))
     }
 }
@@ -793,9 +804,17 @@ mod tests {
                 leaving: false,
                 stretches: vec![ShadowStretch { first: 3, blocks: 4, shadow: 1000 }],
             }],
+            clones: vec![],
         };
         let mut bytes = root.encode();
         assert_eq!(Root::decode(&bytes[..]), Some(Ok(root.clone())));
+        let cloned = CloneRecord {
+            number: 2,
+            cut: 6,
+            stretches: vec![ShadowStretch { first: 9, blocks: 4, shadow: 1000 }],
+        };
+        let with_clone = Root { version: VERSION_CLONES, clones: vec![cloned], ..root.clone() };
+        assert_eq!(Root::decode(&with_clone.encode()[..]), Some(Ok(with_clone)));
         let before = Root { version: 4, shadow_blocks: 0, snapshots: vec![], ..root };
         assert_eq!(Root::decode(&before.encode()[..]), Some(Ok(before)), "of before snapshots");
         bytes[100] ^= 1;
@@ -859,6 +878,7 @@ mod tests {
             label: vec![],
             shadow_blocks: 0,
             snapshots: vec![],
+            clones: vec![],
         };
         for found in [1, 9] {
             let mut bytes = root.encode();

@@ -1,8 +1,9 @@
-//! Snapshots, as a root record has them.
+//! Snapshots and clones, as a root record has them.
 
 use super::{MASK_48, u32_at, u64_at};
 
-/// Most bytes that the snapshots of a device take in a root record: 12 for each, and 12 for each of its stretches.
+/// Most bytes that the snapshots and clones of a device take in a root record: 12 for each, and 12 for each of its
+/// stretches.
 pub const SNAPSHOT_BYTES_MAX: usize = 900;
 
 /// What a snapshot takes beside its stretches, and what a stretch takes.
@@ -11,6 +12,8 @@ const STRETCH_BYTES: usize = 12;
 
 /// Bit of a record: the snapshot was given up, and what its shadow has is nobody's.
 const LEAVING: u8 = 1;
+/// Bit of a record: it is a clone, and its stretches name what its blocks are clones of.
+const CLONE: u8 = 2;
 
 /// Blocks of a volume, and where their shadow lies.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -60,33 +63,52 @@ pub struct SnapshotRecord {
     pub stretches: Vec<ShadowStretch>,
 }
 
+/// Blocks that are as a snapshot has them until they are written or trimmed.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct CloneRecord {
+    /// What the owner calls it; no snapshot has this number.
+    pub number: u32,
+    /// It began with this sequence: what has an older one is of another life of its blocks.
+    pub cut: u64,
+    /// Its blocks, and in place of shadows the addresses of the snapshot that they are clones of.
+    pub stretches: Vec<ShadowStretch>,
+}
+
 impl SnapshotRecord {
-    /// Bytes that a snapshot of so many stretches takes.
+    /// Bytes that a snapshot, or a clone, of so many stretches takes.
     pub(crate) fn bytes_of(stretches: usize) -> usize {
         RECORD_BYTES + STRETCH_BYTES * stretches
     }
 }
 
 /// The records as bytes.
-pub(super) fn encode(records: &[SnapshotRecord]) -> Vec<u8> {
+pub(super) fn encode(snapshots: &[SnapshotRecord], clones: &[CloneRecord]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for record in records {
-        bytes.extend(record.number.to_le_bytes());
-        bytes.extend(&(record.cut & MASK_48).to_le_bytes()[..6]);
-        bytes.push(if record.leaving { LEAVING } else { 0 });
-        bytes.push(record.stretches.len() as u8);
-        for stretch in &record.stretches {
-            bytes.extend(stretch.first.to_le_bytes());
-            bytes.extend(stretch.blocks.to_le_bytes());
-            bytes.extend(stretch.shadow.to_le_bytes());
-        }
+    for SnapshotRecord { number, cut, leaving, stretches } in snapshots {
+        let flags = if *leaving { LEAVING } else { 0 };
+        push((*number, *cut, flags), stretches, &mut bytes);
+    }
+    for CloneRecord { number, cut, stretches } in clones {
+        push((*number, *cut, CLONE), stretches, &mut bytes);
     }
     bytes
 }
 
+fn push((number, cut, flags): (u32, u64, u8), stretches: &[ShadowStretch], bytes: &mut Vec<u8>) {
+    bytes.extend(number.to_le_bytes());
+    bytes.extend(&(cut & MASK_48).to_le_bytes()[..6]);
+    bytes.push(flags);
+    bytes.push(stretches.len() as u8);
+    for stretch in stretches {
+        bytes.extend(stretch.first.to_le_bytes());
+        bytes.extend(stretch.blocks.to_le_bytes());
+        bytes.extend(stretch.shadow.to_le_bytes());
+    }
+}
+
 /// The records of `bytes`; `None` if these are something else.
-pub(super) fn decode(mut bytes: &[u8]) -> Option<Vec<SnapshotRecord>> {
-    let mut records = Vec::new();
+pub(super) fn decode(mut bytes: &[u8]) -> Option<(Vec<SnapshotRecord>, Vec<CloneRecord>)> {
+    let (mut snapshots, mut clones) = (Vec::new(), Vec::new());
     while !bytes.is_empty() {
         let (record, rest) = bytes.split_at_checked(RECORD_BYTES)?;
         let (stretches, rest) = rest.split_at_checked(STRETCH_BYTES * usize::from(record[11]))?;
@@ -95,15 +117,17 @@ pub(super) fn decode(mut bytes: &[u8]) -> Option<Vec<SnapshotRecord>> {
             blocks: u32_at(bytes, 4),
             shadow: u32_at(bytes, 8),
         };
-        records.push(SnapshotRecord {
-            number: u32_at(record, 0),
-            cut: u64_at(record, 4) & MASK_48,
-            leaving: record[10] & LEAVING != 0,
-            stretches: stretches.chunks_exact(STRETCH_BYTES).map(stretch).collect(),
-        });
+        let stretches = stretches.chunks_exact(STRETCH_BYTES).map(stretch).collect();
+        let (number, cut) = (u32_at(record, 0), u64_at(record, 4) & MASK_48);
+        if record[10] & CLONE != 0 {
+            clones.push(CloneRecord { number, cut, stretches });
+        } else {
+            let leaving = record[10] & LEAVING != 0;
+            snapshots.push(SnapshotRecord { number, cut, leaving, stretches });
+        }
         bytes = rest;
     }
-    Some(records)
+    Some((snapshots, clones))
 }
 
 #[cfg(test)]
@@ -119,16 +143,27 @@ mod tests {
             leaving: true,
             stretches: vec![stretch],
         };
-        let bytes = encode(std::slice::from_ref(&record));
+        let bytes = encode(std::slice::from_ref(&record), &[]);
         let expected = [
             7, 0, 0, 0, 0xa6, 0xa5, 0xa4, 0xa3, 0xa2, 0xa1, 1, 1, 1, 2, 3, 4, 0x14, 0, 0, 0, 1, 2,
             3, 0x24,
         ];
         assert_eq!(bytes, expected);
         assert_eq!(bytes.len(), SnapshotRecord::bytes_of(1));
-        assert_eq!(decode(&bytes), Some(vec![record]));
+        assert_eq!(decode(&bytes), Some((vec![record], vec![])));
         assert_eq!(decode(&bytes[..23]), None, "cut short");
-        assert_eq!(decode(&[]), Some(Vec::new()));
+        assert_eq!(decode(&[]), Some((Vec::new(), Vec::new())));
+    }
+
+    #[test]
+    fn format_v6_clone_bytes() {
+        let stretch = ShadowStretch { first: 0x0403_0201, blocks: 0x14, shadow: 0x2403_0201 };
+        let clone = CloneRecord { number: 9, cut: 0xb1, stretches: vec![stretch] };
+        let bytes = encode(&[], std::slice::from_ref(&clone));
+        let expected =
+            [9, 0, 0, 0, 0xb1, 0, 0, 0, 0, 0, 2, 1, 1, 2, 3, 4, 0x14, 0, 0, 0, 1, 2, 3, 0x24];
+        assert_eq!(bytes, expected);
+        assert_eq!(decode(&bytes), Some((vec![], vec![clone])));
     }
 
     #[test]

@@ -11,7 +11,6 @@ use crate::mutant::Mutant;
 use crate::space::read_slo::Way;
 use crate::space::scheduler::{ReadOp, ReadPurpose};
 use crate::whole::Ftl;
-use crate::whole::shadowing::IN_SHADOW;
 use flash::{Payload, RequestError, SlotId};
 
 impl Ftl {
@@ -145,7 +144,7 @@ impl Ftl {
             self.moves.iter().find(of_slot).map(|entry| entry.previous)
         };
         while let Some(previous) = failed(entry) {
-            entry = if previous == IN_SHADOW { self.kept_of(lba) } else { previous };
+            entry = self.entry_before(lba, previous);
         }
         entry
     }

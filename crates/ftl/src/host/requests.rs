@@ -15,6 +15,7 @@ use crate::space::read_slo::Way;
 use crate::space::scheduler::{ReadOp, ReadPurpose};
 use crate::whole::Ftl;
 use crate::whole::Phase;
+use crate::whole::shadowing::shown;
 use flash::{
     BufferId, Hint, Instant, MediumError, Operation, Payload, Reply, Request, RequestError,
     SlotData, SlotId, SlotRead, SlotStatus, Spent,
@@ -209,7 +210,8 @@ impl Ftl {
             return Err(RequestError::OutOfRange);
         }
         if let Some(refused) = self.refused.as_ref().filter(|_| read)
-            && (request.lba.0..end as u32).any(|lba| refused.holds(self.block_at(lba)))
+            && (request.lba.0..end as u32)
+                .any(|lba| self.blocks_behind(lba).any(|lba| refused.holds(lba)))
         {
             return Err(RequestError::Unreadable);
         }
@@ -285,7 +287,7 @@ impl Ftl {
     pub(crate) fn run_length(&self, lba: u32, max: u32, first: u32) -> u32 {
         let map = self.map.run(lba, max);
         if !is_slot(first) {
-            return map.iter().take_while(|&&entry| entry == first).count() as u32;
+            return map.iter().take_while(|&&entry| shown(entry) == first).count() as u32;
         }
         if max == 1 {
             return 1;
@@ -324,7 +326,7 @@ impl Ftl {
             let slot = SlotId(op.slot.0 + index as u32);
             let header = self.check_slot(slot, read);
             let right = header.is_some_and(|header| {
-                header.kind == Kind::Data && header.lba == self.block_at(op.lba + index as u32)
+                header.kind == Kind::Data && self.may_name(op.lba + index as u32, header.lba)
             });
             sound &= right || (self.is_mutant(Mutant::SkipAddress) && header.is_some());
         }
@@ -558,7 +560,7 @@ impl Ftl {
         // A trim that is still on its way could be undone by a power cut after this one's reply.
         let settled =
             self.host.trims_running == 0 || self.host.trims_running == 1 && self.holds_trim(index);
-        if settled && self.map.mapped_run(lba, count) == (false, count) {
+        if settled && self.hold_nothing(lba, count) {
             // What unmapped them may be acknowledged and not durable; with FUA this trim answers
             // for it.
             self.note_order(index, self.durable.next() - 1);
@@ -575,7 +577,7 @@ impl Ftl {
         let append = Append::record(Kind::Trim, lba, sequence, count, self.empty_crc, owner);
         let Appended { slot, order, .. } = self.append(point, append);
         for lba in lba..lba + count {
-            let previous = self.remap(lba, UNMAPPED, order);
+            let previous = self.remap(lba, self.trimmed(lba), order);
             self.note_placed(index, slot, previous);
         }
         self.note_order(index, order);

@@ -7,6 +7,7 @@
 
 mod cached;
 mod changes;
+pub(crate) mod clones;
 mod queues;
 pub(crate) mod residency;
 pub(crate) mod shadows;

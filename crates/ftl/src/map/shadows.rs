@@ -4,6 +4,7 @@
 //! - [`UNMAPPED`](crate::format::UNMAPPED): the block has not changed since; it is as the next newer snapshot of it
 //!   has it, or else as the block is now;
 //! - [`NOTHING`](crate::format::NOTHING): the block held nothing;
+//! - [`INHERITED`](crate::format::INHERITED): the block is of a clone, and was as that one's snapshot has it;
 //! - a slot, or that what it held was lost.
 //!
 //! Invariants:
@@ -13,10 +14,11 @@
 //!   slot has to say which snapshot it is for;
 //! - no two shadows have an address in common.
 
-use crate::format::{SNAPSHOT_BYTES_MAX, ShadowStretch, SnapshotRecord};
+use super::clones::Clones;
+use crate::format::{CloneRecord, SNAPSHOT_BYTES_MAX, ShadowStretch, SnapshotRecord};
 
 /// Most stretches of a snapshot: their number is a byte in the root record.
-const STRETCHES_MAX: usize = u8::MAX as usize;
+pub(super) const STRETCHES_MAX: usize = u8::MAX as usize;
 
 /// How far the life of a snapshot has come.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -85,7 +87,9 @@ pub(crate) struct Shadows {
     list: Vec<Snapshot>,
     /// There is room for the shadows of these, and no more is known of them.
     prepared: Vec<(u32, Vec<ShadowStretch>)>,
-    /// No other blocks are in any snapshot.
+    /// What is a clone of a snapshot.
+    pub clones: Clones,
+    /// No other blocks are in any snapshot, or of a clone.
     first: u32,
     blocks: u32,
 }
@@ -93,7 +97,11 @@ pub(crate) struct Shadows {
 impl Shadows {
     /// Those of a root record; `None` if they cannot be of a device with so many logical blocks and so many entries
     /// in all.
-    pub fn recovered(records: &[SnapshotRecord], blocks: u32, entries: u32) -> Option<Self> {
+    pub fn recovered(
+        (records, clones): (&[SnapshotRecord], &[CloneRecord]),
+        blocks: u32,
+        entries: u32,
+    ) -> Option<Self> {
         let mut shadows = Self::default();
         for record in records {
             let later = shadows.list.last().is_none_or(|last| last.cut <= record.cut);
@@ -110,6 +118,23 @@ impl Shadows {
                 held: 0,
             });
         }
+        // Before they are looked at: a clone may have been made of a snapshot of another, and has no block that a snapshot of
+        // before it has.
+        for clone in clones {
+            let alone = || {
+                !shadows.knows(clone.number)
+                    && clone.stretches.iter().all(|it| !shadows.clones.overlap(it.first, it.blocks))
+            };
+            let later = shadows.clones.list().last().is_none_or(|last| last.cut <= clone.cut);
+            let of = |it: &ShadowStretch| {
+                it.end().is_some_and(|end| end <= blocks)
+                    && shadows.are_readable(it.shadow, it.blocks)
+            };
+            if !clone.stretches.iter().all(of) || !later || !alone() {
+                return None;
+            }
+            shadows.clones.push(clone.clone());
+        }
         shadows.bound();
         Some(shadows)
     }
@@ -125,7 +150,7 @@ impl Shadows {
         self.list.iter().map(record).collect()
     }
 
-    /// Whether no snapshot holds `lba`, for all that one look can tell.
+    /// Whether no snapshot holds `lba`, nor is it of a clone, for all that one look can tell.
     #[inline]
     pub fn is_far(&self, lba: u32) -> bool {
         lba.wrapping_sub(self.first) >= self.blocks
@@ -220,6 +245,7 @@ impl Shadows {
     /// Whether there is a snapshot of this number, be it prepared or leaving.
     pub fn knows(&self, number: u32) -> bool {
         self.list.iter().any(|snapshot| snapshot.number == number)
+            || self.clones.numbered(number).is_some()
             || self.prepared.iter().any(|(of, _)| *of == number)
     }
 
@@ -227,6 +253,7 @@ impl Shadows {
     pub fn fits_record(&self, stretches: usize) -> bool {
         let all = self.list.iter().map(|snapshot| &snapshot.stretches);
         let all = all.chain(self.prepared.iter().map(|(_, stretches)| stretches));
+        let all = all.chain(self.clones.list().iter().map(|clone| &clone.stretches));
         let bytes: usize = all.map(|stretches| SnapshotRecord::bytes_of(stretches.len())).sum();
         bytes + SnapshotRecord::bytes_of(stretches) <= SNAPSHOT_BYTES_MAX
     }
@@ -237,7 +264,7 @@ impl Shadows {
         ends.max().map_or(0, |end| end - blocks)
     }
 
-    fn stretches(&self) -> impl Iterator<Item = &ShadowStretch> {
+    pub(super) fn stretches(&self) -> impl Iterator<Item = &ShadowStretch> {
         let prepared = self.prepared.iter().flat_map(|(_, stretches)| stretches);
         self.list.iter().flat_map(|snapshot| &snapshot.stretches).chain(prepared)
     }
@@ -286,8 +313,9 @@ impl Shadows {
         self.list.iter().map(|snapshot| snapshot.held).sum()
     }
 
-    fn bound(&mut self) {
-        let stretches = || self.list.iter().flat_map(|snapshot| &snapshot.stretches);
+    pub(super) fn bound(&mut self) {
+        let snapshots = || self.list.iter().flat_map(|snapshot| &snapshot.stretches);
+        let stretches = || snapshots().chain(self.clones.stretches());
         let first = stretches().map(|stretch| stretch.first).min().unwrap_or(0);
         let end = stretches().filter_map(ShadowStretch::end).max().unwrap_or(0);
         (self.first, self.blocks) = (first, end - first);
@@ -362,10 +390,21 @@ mod tests {
         shadows.take(4, 20, vec![stretch(0, 8, 108)]);
         shadows.snapshot(0).life = Life::Leaving;
         let records = shadows.records();
-        let recovered = Shadows::recovered(&records, 100, 116).expect("they are sound");
-        assert_eq!(recovered.records(), records);
-        assert!(Shadows::recovered(&records, 100, 115).is_none(), "beyond the entries");
+        let clone = |cut, first, shadow| CloneRecord {
+            number: 5,
+            cut,
+            stretches: vec![stretch(first, 8, shadow)],
+        };
+        let recovered = |records: &[SnapshotRecord], clones: &[CloneRecord], entries| {
+            Shadows::recovered((records, clones), 100, entries)
+        };
+        let found = recovered(&records, &[clone(30, 50, 108)], 116).expect("they are sound");
+        assert_eq!(found.records(), records);
+        assert_eq!(found.clones.list(), [clone(30, 50, 108)]);
+        assert!(recovered(&records, &[clone(30, 50, 100)], 116).is_none(), "of one that leaves");
+        assert!(recovered(&records, &[clone(30, 93, 108)], 116).is_none(), "no such blocks");
+        assert!(recovered(&records, &[], 115).is_none(), "beyond the entries");
         let turned: Vec<_> = records.into_iter().rev().collect();
-        assert!(Shadows::recovered(&turned, 100, 116).is_none(), "not in their order");
+        assert!(recovered(&turned, &[], 116).is_none(), "not in their order");
     }
 }

@@ -21,7 +21,8 @@
 
 use crate::config::Settings;
 use crate::format::{
-    BandNote, CHUNK_ENTRIES, CheckpointLayout, Footer, Kind, ROOT_PAGES, Root, VERSION, root_shape,
+    BandNote, CHUNK_ENTRIES, CheckpointLayout, Footer, Kind, ROOT_PAGES, Root, VERSION,
+    VERSION_CLONES, root_shape,
 };
 use crate::log::points::{Append, NONE, Owner, Page};
 use crate::map::staging::Staging;
@@ -308,7 +309,7 @@ impl Ftl {
 
     fn append_roots(&mut self, position: u32) {
         let root = Root {
-            version: VERSION,
+            version: if self.shadows.clones.is_empty() { VERSION } else { VERSION_CLONES },
             uuid: self.uuid,
             checkpoint: self.checkpoint.next_order,
             bands: self.layout.bands,
@@ -320,6 +321,7 @@ impl Ftl {
             label: self.label.clone(),
             shadow_blocks: self.map.shadow_blocks(),
             snapshots: self.shadows.records(),
+            clones: self.shadows.clones.list().to_vec(),
         };
         for _ in 0..ROOT_PAGES {
             let page = self.checkpoint_page(position);

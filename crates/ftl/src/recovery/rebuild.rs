@@ -223,6 +223,7 @@ impl Ftl {
             && let Some(version) = rebuild.version(header.lba)
             // A relocated copy has the same sequence and the same data: either will do.
             && *version < header.sequence
+            && !self.is_of_former_life(header.lba, header.sequence)
         {
             *version = header.sequence;
             self.map.recover(header.lba, slot.0);
@@ -242,9 +243,11 @@ impl Ftl {
             let ranges: Vec<_> = rebuild.lost_ranges(record.lba, record.end).collect();
             for lba in ranges.into_iter().flatten() {
                 let Some(version) = rebuild.version(lba) else { continue };
-                if *version < record.sequence {
+                if *version < record.sequence && !self.is_of_former_life(lba, record.sequence) {
                     *version = record.sequence;
-                    self.map.recover(lba, record.entry);
+                    let is_trimmed = record.entry == UNMAPPED;
+                    let entry = if is_trimmed { self.trimmed(lba) } else { record.entry };
+                    self.map.recover(lba, entry);
                 }
             }
         }

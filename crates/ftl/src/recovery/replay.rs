@@ -13,7 +13,7 @@
 
 use crate::api::Output;
 use crate::format::{
-    Footer, Header, Kind, NOTHING, POISONED, UNMAPPED, Voucher, decode_header, is_slot,
+    Footer, Header, INHERITED, Kind, NOTHING, POISONED, UNMAPPED, Voucher, decode_header, is_slot,
 };
 use crate::mutant::Mutant;
 use crate::recovery::missing::straddles;
@@ -244,7 +244,7 @@ impl Ftl {
                 Kind::Trim if candidate.lost => {
                     for lba in range.filter(|&lba| concerns(&rebuild, lba)) {
                         // One that holds nothing would be trimmed to nothing.
-                        if self.map.is_cached() || is_slot(self.map.recovered(lba)) {
+                        if self.map.is_cached() || is_slot(self.seen_at(lba)) {
                             let fills = fills_at(&rebuild, lba);
                             let sequence = candidate.sequence;
                             lost.extend(self.recover_version(lba, sequence, POISONED, fills));
@@ -306,7 +306,14 @@ impl Ftl {
         let blocks = self.map.blocks() as usize;
         let Some(flat) = self.map.flat_mut() else { return };
         let (own, shadows) = flat.split_at_mut(blocks);
-        own.iter_mut().filter(|entry| **entry == NOTHING).for_each(|entry| *entry = POISONED);
+        for (lba, entry) in (0..).zip(own.iter_mut()) {
+            match *entry {
+                INHERITED => *entry = POISONED,
+                // What was left of a clone that was given up.
+                NOTHING if self.shadows.clones.origin(lba).is_none() => *entry = UNMAPPED,
+                _ => {}
+            }
+        }
         // Where a block and a snapshot of it point to one slot, the block has changed since, to something lost.
         for entry in shadows.iter_mut().chain(own) {
             if !is_slot(*entry) {

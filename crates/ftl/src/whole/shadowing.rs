@@ -4,12 +4,15 @@
 //! that snapshot's shadow ([`crate::map::shadows`]). A slot keeps the header that it has, which names the block and not
 //! the shadow; so whoever goes from a header to an entry asks [`Ftl::holder`].
 //!
+//! A block of a clone that has not changed holds what its snapshot has ([`crate::map::clones`]): a look at it goes on
+//! there, and a trim of it leaves a mark.
+//!
 //! Invariants:
 //! - an entry of a shadow is filled together with the change that fills it, and emptied again if that change is undone;
 //! - as long as a change may be undone, what it moved to a shadow stays there ([`Ftl::fills_undecided`]);
 //! - no slot has two entries.
 
-use crate::format::{NOTHING, POISONED, UNMAPPED, is_slot};
+use crate::format::{INHERITED, NOTHING, POISONED, UNMAPPED, is_slot};
 use crate::map::shadows::Place;
 use crate::mutant::Mutant;
 use crate::whole::Ftl;
@@ -17,10 +20,10 @@ use flash::{Lba, SlotId};
 
 /// In place of what a block held before a change: it is in the shadow of the block's newest snapshot. No entry of a
 /// block is ever that.
-pub(crate) const IN_SHADOW: u32 = NOTHING;
+pub(crate) const IN_SHADOW: u32 = INHERITED;
 
-/// What a read is given for an entry of a shadow.
-fn shown(entry: u32) -> u32 {
+/// What a read is given for an entry that says something.
+pub(crate) fn shown(entry: u32) -> u32 {
     if entry == NOTHING { UNMAPPED } else { entry }
 }
 
@@ -61,7 +64,7 @@ impl Ftl {
         if entry == UNMAPPED && self.is_mutant(Mutant::TrimForgetsShadow) {
             return false;
         }
-        self.fill(place, previous);
+        self.fill(place, lba, previous);
         self.map.set(lba, previous, UNMAPPED);
         true
     }
@@ -74,15 +77,32 @@ impl Ftl {
     }
 
     /// An entry of a shadow that says nothing says from now on what its block held.
-    fn fill(&mut self, place: Place, held: u32) {
-        let entry = if held == UNMAPPED { NOTHING } else { held };
+    fn fill(&mut self, place: Place, lba: u32, held: u32) {
+        let entry = if held == UNMAPPED { self.unchanged(lba) } else { held };
         self.map.set(place.address, UNMAPPED, entry);
         self.shadows.snapshot(place.of).held += u64::from(is_slot(held));
     }
 
+    /// What a shadow says of a block that holds nothing itself.
+    pub(crate) fn unchanged(&self, lba: u32) -> u32 {
+        let of_clone = self.shadows.clones.origin(lba).is_some();
+        let forgets = self.is_mutant(Mutant::SnapshotForgetsOrigin);
+        if of_clone && !forgets { INHERITED } else { NOTHING }
+    }
+
+    /// What the entry of a block says that was trimmed.
+    pub(crate) fn trimmed(&self, lba: u32) -> u32 {
+        let of_clone = !self.shadows.is_far(lba) && self.shadows.clones.origin(lba).is_some();
+        if of_clone && !self.is_mutant(Mutant::TrimShowsOrigin) { NOTHING } else { UNMAPPED }
+    }
+
     /// Empties an entry of a shadow, and returns what its block held.
-    fn unfill(&mut self, place: Place) -> u32 {
-        let held = shown(self.map.replace(place.address, UNMAPPED));
+    fn unfill(&mut self, place: Place, lba: u32) -> u32 {
+        let held = match self.map.replace(place.address, UNMAPPED) {
+            INHERITED => UNMAPPED,
+            NOTHING => self.trimmed(lba),
+            held => held,
+        };
         self.shadows.snapshot(place.of).held -= u64::from(is_slot(held));
         held
     }
@@ -91,7 +111,7 @@ impl Ftl {
     /// the block points to it: it has not changed since, nor has a snapshot been taken.
     pub(crate) fn take_back(&mut self, lba: u32, slot: SlotId, order: u64) {
         let place = self.shadows.newest(lba).expect("what may be undone stays in its shadow");
-        let held = self.unfill(place);
+        let held = self.unfill(place, lba);
         self.map.set(lba, slot.0, held);
         self.bands.invalidate(slot, order, held);
         self.blocks_mapped -= 1;
@@ -118,23 +138,55 @@ impl Ftl {
         self.shadows.at(address).map_or(UNMAPPED, |(_, lba)| lba)
     }
 
+    /// Whether a slot whose header names `named` may be what is read at `address`: the block there has it, or what that is a
+    /// clone of.
+    pub(crate) fn may_name(&self, address: u32, named: u32) -> bool {
+        self.blocks_behind(address).any(|lba| lba == named)
+    }
+
+    /// The block that is read at `address`, the one that it is a clone of, and so on.
+    pub(crate) fn blocks_behind(&self, address: u32) -> impl Iterator<Item = u32> + '_ {
+        let origin = |&lba: &u32| {
+            let origin = self.shadows.clones.origin(lba).filter(|_| !self.shadows.is_far(lba));
+            origin.map(|address| self.block_at(address))
+        };
+        std::iter::successors(Some(self.block_at(address)), origin)
+    }
+
     /// What a read of `address` is given: the entry of a block, or the first one that says something on the way from
-    /// the shadow of a snapshot over those of newer ones to the block.
+    /// the shadow of a snapshot over those of newer ones to the block, and from one of a clone to its snapshot.
     #[inline]
     pub(crate) fn entry_at(&self, address: u32) -> u32 {
         if address < self.map.blocks() {
-            return self.map.entry(address);
+            let entry = self.map.entry(address);
+            let is_own = entry != UNMAPPED && entry != NOTHING || self.shadows.is_far(address);
+            return if is_own { shown(entry) } else { self.entry_behind(address, entry) };
         }
         let Some((of, lba)) = self.shadows.at(address) else { return POISONED };
         let mut entries = self.shadows.from(of, lba).map(|place| self.map.entry(place.address));
         let said = entries.find(|&entry| entry != UNMAPPED);
-        said.map_or_else(|| self.map.entry(lba), shown)
+        self.entry_behind(lba, said.unwrap_or_else(|| self.map.entry(lba)))
+    }
+
+    /// What is read where the entry of `lba`, or that of a shadow of it, says this.
+    fn entry_behind(&self, lba: u32, said: u32) -> u32 {
+        match said {
+            UNMAPPED | INHERITED => {
+                self.shadows.clones.origin(lba).map_or(UNMAPPED, |address| self.entry_at(address))
+            }
+            said => shown(said),
+        }
     }
 
     /// What [`IN_SHADOW`] stands for where `lba` held it before.
     pub(crate) fn kept_of(&self, lba: u32) -> u32 {
         let place = self.shadows.newest(lba);
-        place.map_or(POISONED, |place| shown(self.map.entry(place.address)))
+        place.map_or(POISONED, |place| self.entry_behind(lba, self.map.entry(place.address)))
+    }
+
+    /// What is read where `lba` held `previous` before, which its entry does not say any more.
+    pub(crate) fn entry_before(&self, lba: u32, previous: u32) -> u32 {
+        if previous == IN_SHADOW { self.kept_of(lba) } else { self.entry_behind(lba, previous) }
     }
 
     /// What is read at `address`, and how many blocks from there on, at most `max`, lie in consecutive slots of one
@@ -142,7 +194,7 @@ impl Ftl {
     #[inline]
     pub(crate) fn run_at(&self, address: u32, max: u32) -> (u32, u32) {
         let first = self.entry_at(address);
-        if address < self.map.blocks() {
+        if address < self.map.blocks() && !self.shadows.clones.overlap(address, max) {
             return (first, self.run_length(address, max, first));
         }
         let follows = |at: u32| {
@@ -163,10 +215,29 @@ impl Ftl {
         if lba.0 >= self.map.blocks() {
             return self.mapped_run_of_snapshot(lba.0, blocks);
         }
+        let blocks = blocks.min(self.map.blocks() - lba.0);
         if self.refused.is_some() {
-            return (true, blocks.min(self.map.blocks().saturating_sub(lba.0)));
+            return (true, blocks);
         }
-        self.map.mapped_run(lba.0, blocks)
+        if !self.shadows.clones.overlap(lba.0, blocks) {
+            return self.map.mapped_run(lba.0, blocks);
+        }
+        let mapped = |at: u32| self.entry_at(at) != UNMAPPED;
+        let is_mapped = mapped(lba.0);
+        let run = (lba.0..lba.0 + blocks).take_while(|&at| mapped(at) == is_mapped).count() as u32;
+        (run > 0 && is_mapped, run)
+    }
+
+    /// Whether a trim of these blocks would change nothing.
+    pub(crate) fn hold_nothing(&self, lba: u32, blocks: u32) -> bool {
+        if !self.shadows.clones.overlap(lba, blocks) {
+            return self.map.mapped_run(lba, blocks) == (false, blocks);
+        }
+        let nothing = |at: u32| match self.map.entry(at) {
+            UNMAPPED => self.entry_at(at) == UNMAPPED,
+            entry => entry == NOTHING && self.trimmed(at) == NOTHING,
+        };
+        (lba..lba + blocks).all(nothing)
     }
 
     fn mapped_run_of_snapshot(&self, address: u32, blocks: u32) -> (bool, u32) {
@@ -183,7 +254,7 @@ impl Ftl {
         let is_kept = !self.shadows.is_far(lba)
             && self.unfilled(lba).is_some()
             && !self.is_mutant(Mutant::ShadowTakesNoSpace);
-        is_kept || self.map.entry(lba) == UNMAPPED
+        is_kept || matches!(self.map.entry(lba), UNMAPPED | NOTHING)
     }
 
     /// The data of `slot`, which only an entry of a shadow points to, is lost. There is no record of that: what points

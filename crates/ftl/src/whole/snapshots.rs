@@ -10,6 +10,10 @@
 //! what is in its shadow goes to the next older snapshot, or nowhere. A recovery that finds one that is leaving does so
 //! with all of it at once.
 //!
+//! *A clone* takes no time: from the next sequence on its blocks are as its snapshot has them ([`crate::map::clones`]). It is in
+//! the root records, too, and is answered for as a cut is. Given up, what it does not have itself is nothing at once, and
+//! durably so when that is answered.
+//!
 //! Invariants:
 //! - one at a time leaves;
 //! - no chunk of a checkpoint is of after a cut that its root records do not have;
@@ -17,7 +21,7 @@
 //! - each order is answered once, before `Stopped` or not at all.
 
 use crate::api::{Output, SnapshotError, SnapshotOrder, SnapshotStatus, SnapshotStep};
-use crate::format::{CheckpointLayout, ShadowStretch, UNMAPPED, VERSION};
+use crate::format::{CheckpointLayout, CloneRecord, ShadowStretch, UNMAPPED, VERSION};
 use crate::host::requests::{Class, HostRequest};
 use crate::map::shadows::Life;
 use crate::mutant::Mutant;
@@ -105,6 +109,12 @@ impl Ftl {
         list.chain(prepared).collect()
     }
 
+    /// The clones that there are, oldest first: their numbers, and what their blocks are clones of.
+    pub fn clones(&self) -> Vec<(u32, Vec<ShadowStretch>)> {
+        let list = self.shadows.clones.list().iter();
+        list.map(|clone| (clone.number, clone.stretches.clone())).collect()
+    }
+
     /// Entries of the map beside those of the logical blocks: what snapshots take in it, and in checkpoints.
     pub fn shadow_blocks(&self) -> u32 {
         self.map.shadow_blocks()
@@ -126,7 +136,9 @@ impl Ftl {
     pub(crate) fn order_snapshot(&mut self, number: u32, order: SnapshotOrder<'_>) {
         let step = order.step();
         let stretches = match order {
-            SnapshotOrder::Prepare(stretches) => stretches.to_vec(),
+            SnapshotOrder::Prepare(stretches) | SnapshotOrder::Clone(stretches) => {
+                stretches.to_vec()
+            }
             SnapshotOrder::Cut | SnapshotOrder::Drop => Vec::new(),
         };
         if self.phase != Phase::Running {
@@ -157,6 +169,7 @@ impl Ftl {
             let (number, step) = (*number, *step);
             let turn = match step {
                 SnapshotStep::Prepare => self.prepare_snapshot(number),
+                SnapshotStep::Clone => self.make_clone(number),
                 SnapshotStep::Cut | SnapshotStep::Drop => self.drop_snapshot(number),
             };
             match turn {
@@ -297,13 +310,7 @@ impl Ftl {
         let (_, stretches) = prepared.ok_or(SnapshotError::Number)?;
         let changes =
             |entry: &HostRequest| matches!(entry.class, Class::Write { .. } | Class::Trim { .. });
-        let touches = |entry: &HostRequest| {
-            let end = entry.lba + entry.blocks;
-            let overlaps = |it: &ShadowStretch| entry.lba < it.first + it.blocks && it.first < end;
-            stretches.iter().any(overlaps)
-        };
-        let mut requests = self.host.requests.indices().map(|index| &self.host.requests[index]);
-        if requests.any(|entry| changes(entry) && touches(entry)) {
+        if self.requests_of(stretches).any(changes) {
             return Err(SnapshotError::Busy);
         }
         let stretches = self.shadows.unprepare(number).ok_or(SnapshotError::Number)?;
@@ -317,10 +324,71 @@ impl Ftl {
         Ok(())
     }
 
+    /// What is under way of the host's for these blocks.
+    fn requests_of(&self, stretches: &[ShadowStretch]) -> impl Iterator<Item = &HostRequest> {
+        let touches = |entry: &&HostRequest| {
+            let end = entry.lba + entry.blocks;
+            let overlaps = |it: &ShadowStretch| entry.lba < it.first + it.blocks && it.first < end;
+            stretches.iter().any(overlaps)
+        };
+        let requests = self.host.requests.indices().map(|index| &self.host.requests[index]);
+        requests.filter(touches)
+    }
+
+    fn make_clone(&mut self, number: u32) -> Turn {
+        let Some(asked) = self.snapshots.queue.front() else { return Turn::Waits };
+        let stretches = &asked.stretches;
+        let holds = |it: &ShadowStretch| {
+            self.map.run(it.first, it.blocks).iter().any(|&entry| entry != UNMAPPED)
+        };
+        let error = if self.map.is_cached() {
+            Some(SnapshotError::CachedMap)
+        } else if self.shadows.knows(number) {
+            Some(SnapshotError::Number)
+        } else if !self.shadows.takes_clone(stretches, self.map.blocks()) {
+            Some(SnapshotError::Stretches)
+        } else if !self.shadows.fits_record(stretches.len()) {
+            Some(SnapshotError::TooMany)
+        } else if self.requests_of(stretches).next().is_some() {
+            Some(SnapshotError::Busy)
+        } else if stretches.iter().any(holds) {
+            Some(SnapshotError::NotEmpty)
+        } else {
+            None
+        };
+        if let Some(error) = error {
+            return Turn::Ended(Err(error));
+        }
+        let stretches = asked_stretches(&mut self.snapshots);
+        self.shadows.begin_clone(CloneRecord { number, cut: self.sequence_next, stretches });
+        self.checkpoint.begin_anew();
+        self.note_record(number, SnapshotStep::Clone);
+        Turn::Begun
+    }
+
+    /// What the clone does not have itself is nothing from now on.
+    fn drop_clone(&mut self, number: u32) -> Turn {
+        let clone = self.shadows.clones.numbered(number);
+        let stretches = clone.map_or(&[][..], |clone| &clone.stretches);
+        if self.requests_of(stretches).next().is_some() {
+            return Turn::Ended(Err(SnapshotError::Busy));
+        }
+        self.shadows.end_clone(number);
+        self.checkpoint.begin_anew();
+        self.note_record(number, SnapshotStep::Drop);
+        Turn::Begun
+    }
+
     fn drop_snapshot(&mut self, number: u32) -> Turn {
         if self.shadows.unprepare(number).is_some() {
             self.trim_shadows();
             return Turn::Ended(Ok(()));
+        }
+        if self.shadows.is_needed(number) && !self.is_mutant(Mutant::DropForgetsClones) {
+            return Turn::Ended(Err(SnapshotError::Needed));
+        }
+        if self.shadows.clones.numbered(number).is_some() {
+            return self.drop_clone(number);
         }
         let Some(of) = self.shadows.taken(number) else {
             return Turn::Ended(Err(SnapshotError::Number));
@@ -362,6 +430,7 @@ impl Ftl {
         {
             if step == SnapshotStep::Drop
                 && let Some(of) = self.shadows.leaving()
+                && self.shadows.list()[of].number == number
             {
                 self.shadows.snapshot(of).life = Life::Swept(0);
                 self.snapshots.sweep_at = self.now;

@@ -14,10 +14,11 @@
 //!
 //! Invariants:
 //! - the snapshots are those of the checkpoint that recovery goes by, and no others;
-//! - what of a shadow is lost with its chunk is an error to read, and never an older version.
+//! - what of a shadow is lost with its chunk is an error to read, and never an older version;
+//! - what was written to the blocks of a clone before it began is not found.
 
 use crate::api::MountError;
-use crate::format::{CHUNK_ENTRIES, NOTHING, POISONED, Root, UNMAPPED, is_slot};
+use crate::format::{CHUNK_ENTRIES, INHERITED, NOTHING, POISONED, Root, UNMAPPED, is_slot};
 use crate::map::shadows::{Life, Shadows};
 use crate::mutant::Mutant;
 use crate::recovery::mount::Mount;
@@ -41,10 +42,12 @@ impl Ftl {
         let of_it = |root: &&Root| root.uuid == self.uuid && root.checkpoint == mount.chosen.name;
         let root = mount.roots.iter().map(|(_, root)| root).find(of_it);
         let mut records = root.map_or_else(Vec::new, |root| root.snapshots.clone());
+        let clones = root.map_or_else(Vec::new, |root| root.clones.clone());
         if self.is_mutant(Mutant::CutNotRecorded) {
             records.iter_mut().for_each(|record| record.cut = 0);
         }
-        let shadows = Shadows::recovered(&records, self.map.blocks(), self.map.entries());
+        let records = (&records[..], &clones[..]);
+        let shadows = Shadows::recovered(records, self.map.blocks(), self.map.entries());
         self.shadows = shadows.ok_or(MountError::Geometry)?;
         Ok(())
     }
@@ -79,7 +82,14 @@ impl Ftl {
         entry: u32,
         fills: Fills,
     ) -> Option<u32> {
+        let mut entry = entry;
         if lba < self.map.blocks() && !self.shadows.is_far(lba) {
+            if self.is_of_former_life(lba, sequence) {
+                return None;
+            }
+            if entry == UNMAPPED && !self.is_mutant(Mutant::ReplayShowsOrigin) {
+                entry = self.trimmed(lba);
+            }
             match self.place_of(lba, sequence) {
                 Some(address) if address != lba => {
                     let entry = if entry == UNMAPPED { NOTHING } else { entry };
@@ -113,10 +123,21 @@ impl Ftl {
         }
         let held = match held {
             _ if fills == Fills::Doubtful => POISONED,
-            UNMAPPED => NOTHING,
+            UNMAPPED => self.unchanged(lba),
             held => held,
         };
         self.map.replace(place.address, held);
+    }
+
+    /// Whether a version of `lba` is of before the clone that has it now.
+    pub(crate) fn is_of_former_life(&self, lba: u32, sequence: u64) -> bool {
+        !self.shadows.is_far(lba)
+            && self.shadows.clones.cut_of(lba).is_some_and(|cut| sequence < cut)
+    }
+
+    /// Recovery: what is read of `lba` as far as it has come.
+    pub(crate) fn seen_at(&self, lba: u32) -> u32 {
+        if self.map.is_cached() { self.map.recovered(lba) } else { self.entry_at(lba) }
     }
 
     /// Recovery: these blocks were trimmed at `sequence`; `fills` says what of one is known.
@@ -198,7 +219,7 @@ impl Ftl {
         let entries = (0..).zip(self.map.flat().unwrap_or_default());
         for (address, &entry) in entries {
             let of_block = address < self.map.blocks();
-            if of_block && entry == NOTHING {
+            if of_block && entry == INHERITED {
                 return Err(format!("block {address} has the mark of a shadow"));
             }
             if !of_block && entry != UNMAPPED && self.shadows.at(address).is_none() {

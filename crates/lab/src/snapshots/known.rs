@@ -57,12 +57,21 @@ impl Known {
         matches!(self.phase, Phase::Cutting | Phase::Taken)
     }
 
-    /// Whether a read of `address` may give `stamp`.
-    pub fn check(&self, address: u32, stamp: Option<u64>) -> Result<(), Failure> {
+    /// The block whose shadow lies at `address`.
+    fn block_at(&self, address: u32) -> Option<u32> {
         let of_it = |it: &&ShadowStretch| (it.shadow..it.shadow + it.blocks).contains(&address);
         let stretch = self.stretches.iter().find(of_it);
-        let lba = stretch.map(|it| it.first + (address - it.shadow));
-        let wanted = lba.and_then(|lba| self.content.get(&lba)).copied();
+        stretch.map(|it| it.first + (address - it.shadow))
+    }
+
+    /// What it holds at `address`.
+    pub fn held_at(&self, address: u32) -> Option<u64> {
+        self.block_at(address).and_then(|lba| self.content.get(&lba)).copied()
+    }
+
+    /// Whether a read of `address` may give `stamp`.
+    pub fn check(&self, address: u32, stamp: Option<u64>) -> Result<(), Failure> {
+        let (lba, wanted) = (self.block_at(address), self.held_at(address));
         if stamp == wanted {
             return Ok(());
         }

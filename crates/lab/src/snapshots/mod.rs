@@ -5,9 +5,12 @@
 //! - one that was acknowledged is there after any cut. One that was not, or is being given up, is there wholly or not at
 //!   all; and no other is there;
 //! - the volume reads as its own model allows, snapshots or not;
+//! - a clone reads as the snapshot that it was made of, but for what was written and trimmed since, and is there or not as a
+//!   snapshot is;
 //! - no more blocks are held than the device offers, a trim is never refused, and when the last snapshot is gone, so is
 //!   what only snapshots held.
 
+mod clones;
 mod known;
 
 pub use known::SnapshotEnd;
@@ -20,6 +23,7 @@ use crate::medium::SimMedium;
 use crate::missed::{Harm, harmed, slots_after_checkpoint};
 use crate::model::Model;
 use crate::workload::{Action, Generator, Op};
+use clones::KnownClone;
 use flash::{Hint, Instant, Lba, Operation, Pairing, Random, RequestError, SlotId};
 use ftl::{FormatOptions, MountError, ShadowStretch, SnapshotError, SnapshotOrder, SnapshotStep};
 use known::{Known, Phase, SNAPSHOT_TOKEN};
@@ -48,6 +52,10 @@ pub struct SnapshotReport {
     pub taken: u64,
     /// See above.
     pub dropped: u64,
+    /// Clones that were made, and that were given up.
+    pub cloned: u64,
+    /// See above.
+    pub clones_dropped: u64,
     /// Snapshots that were not acknowledged, or were being given up, and that a recovery found, or did not.
     pub doubtful_there: u64,
     /// See above.
@@ -68,6 +76,8 @@ impl SnapshotReport {
         self.lived_on += other.lived_on;
         self.taken += other.taken;
         self.dropped += other.dropped;
+        self.cloned += other.cloned;
+        self.clones_dropped += other.clones_dropped;
         self.doubtful_there += other.doubtful_there;
         self.doubtful_gone += other.doubtful_gone;
         self.blocks_read += other.blocks_read;
@@ -82,6 +92,9 @@ struct Explorer<'a> {
     random: Random,
     report: SnapshotReport,
     known: Vec<Known>,
+    clones: Vec<KnownClone>,
+    /// Blocks from this one on may become clones; no snapshot has any that is not one.
+    clones_from: u32,
     next_number: u32,
     /// Blocks that are read for the content of a snapshot, with what they hold.
     seen: Option<BTreeMap<u32, u64>>,
@@ -256,6 +269,12 @@ fn begin<'a>(
         random: Random::new(seed ^ 0x736e_6170),
         report: SnapshotReport::default(),
         known: Vec::new(),
+        clones: Vec::new(),
+        clones_from: if seed % 3 == 0 {
+            logical_blocks
+        } else {
+            logical_blocks - logical_blocks / 3
+        },
         next_number: 1,
         seen: None,
         fruitless: 0,
@@ -331,7 +350,7 @@ impl Explorer<'_> {
     /// Something was ordered that has not ended.
     fn is_ordered(&self) -> bool {
         let waits = |known: &Known| !matches!(known.phase, Phase::Prepared | Phase::Taken);
-        self.known.iter().any(waits)
+        self.known.iter().any(waits) || self.is_clone_ordered()
     }
 
     /// Takes the next step towards a snapshot, or gives one up.
@@ -340,6 +359,9 @@ impl Explorer<'_> {
         let prepared = self.known.iter().position(|known| known.phase == Phase::Prepared);
         if let Some(at) = prepared.filter(|_| self.random.chance(0.8)) {
             return self.take(host, at, cuts);
+        }
+        if self.random.chance(0.3) && self.act_on_clones(host, cuts)? {
+            return Ok(());
         }
         let preparing = self.known.iter().any(|known| known.phase == Phase::Preparing);
         if !preparing && self.known.len() < SNAPSHOTS_MAX && self.random.chance(0.6) {
@@ -357,7 +379,7 @@ impl Explorer<'_> {
     }
 
     fn prepare(&mut self, host: &mut Host) {
-        let blocks = self.logical_blocks;
+        let blocks = self.clones_from;
         let half = blocks / 2;
         let mut lower = |from: u32, to: u32| {
             let first = from + self.random.below(u64::from((to - from) / 2)) as u32;
@@ -369,6 +391,12 @@ impl Explorer<'_> {
             1 => vec![lower(0, blocks)],
             _ => vec![(0, blocks)],
         };
+        if let Some(of_clone) = self.part_of_clone() {
+            if self.random.chance(0.5) {
+                parts.clear();
+            }
+            parts.push(of_clone);
+        }
         // The order of stretches says nothing.
         if self.random.chance(0.5) {
             parts.reverse();
@@ -526,12 +554,16 @@ impl Explorer<'_> {
         let mut heard = false;
         while let Some(SnapshotEnd { number, step, result }) = host.sim.take_snapshot_end() {
             heard = true;
+            if self.hear_of_clone(host, number, step, result)? {
+                continue;
+            }
             let at = self.known.iter().position(|known| known.number == number);
             let at = at.ok_or_else(|| Failure(format!("nobody ordered {step:?} of {number}")))?;
             let phase = match step {
                 SnapshotStep::Prepare => Phase::Preparing,
                 SnapshotStep::Cut => Phase::Cutting,
                 SnapshotStep::Drop => Phase::Dropping,
+                SnapshotStep::Clone => return Err(Failure(format!("{number} is no clone"))),
             };
             if self.known[at].phase != phase {
                 return Err(Failure(format!("{step:?} of {number} ended as {result:?}")));
@@ -546,6 +578,12 @@ impl Explorer<'_> {
                 (SnapshotStep::Cut, Ok(())) => {
                     self.known[at].phase = Phase::Taken;
                     self.report.taken += 1;
+                }
+                (SnapshotStep::Drop, Err(SnapshotError::Needed)) if self.has_clones(at) => {
+                    self.known[at].phase = Phase::Taken;
+                }
+                (SnapshotStep::Drop, Ok(())) if self.has_clones(at) => {
+                    return Err(Failure(format!("snapshot {number} went, which has clones")));
                 }
                 (SnapshotStep::Drop, Ok(())) => {
                     self.known.remove(at);
@@ -648,7 +686,7 @@ impl Explorer<'_> {
                 *count += 1;
             }
         }
-        Ok(())
+        self.check_clones(sim)
     }
 
     /// A mount has decided what was in doubt.
@@ -656,6 +694,7 @@ impl Explorer<'_> {
         let found = sim.ftl().snapshots();
         self.known.retain(|known| found.iter().any(|status| status.number == known.number));
         self.known.iter_mut().for_each(|known| known.phase = Phase::Taken);
+        self.settle_clones(sim);
         self.seen = None;
         self.held_max = u64::from(self.logical_blocks).max(sim.ftl().counter("blocks_mapped"));
     }
@@ -664,6 +703,7 @@ impl Explorer<'_> {
     fn live_on(&mut self, sim: Sim, model: Model) -> Result<(), Failure> {
         self.report.lived_on += 1;
         let (known, held_max) = (self.known.clone(), self.held_max);
+        let clones = self.clones.clone();
         let (fruitless, seen) = (std::mem::take(&mut self.fruitless), self.seen.take());
         self.settle(&sim);
         let mut host = Host::new(sim, model);
@@ -697,7 +737,7 @@ impl Explorer<'_> {
         }
         self.give_all_up(&mut host)?;
         (self.known, self.fruitless, self.seen) = (known, fruitless, seen);
-        self.held_max = held_max;
+        (self.held_max, self.clones) = (held_max, clones);
         Ok(())
     }
 
@@ -738,8 +778,16 @@ impl Explorer<'_> {
 
     /// Gives all snapshots up, one after the other: what only they held is free then.
     fn give_all_up(&mut self, host: &mut Host) -> Result<(), Failure> {
-        while !self.known.is_empty() {
-            let at = self.random.below(self.known.len() as u64) as usize;
+        while !(self.known.is_empty() && self.clones.is_empty()) {
+            if self.give_clone_up(host)? {
+                continue;
+            }
+            let free: Vec<usize> =
+                (0..self.known.len()).filter(|&at| !self.has_clones(at)).collect();
+            if free.is_empty() {
+                return Err(Failure("all snapshots have clones, and those have snapshots".into()));
+            }
+            let at = free[self.random.below(free.len() as u64) as usize];
             if !self.is_ordered() {
                 self.known[at].phase = Phase::Dropping;
                 host.sim.order_snapshot(self.known[at].number, SnapshotOrder::Drop);

@@ -37,6 +37,7 @@ fn snapshots_are_what_their_blocks_held_whatever_the_host_does() {
     println!("{test}: {total:?}");
     assert!(total.taken > 2_000 && total.dropped > 1_000, "hardly any were taken: {total:?}");
     assert!(total.refused > 0 && total.no_room > 0, "no device was ever full: {total:?}");
+    assert!(total.cloned > 500 && total.clones_dropped > 300, "hardly a clone: {total:?}");
 }
 
 #[test]

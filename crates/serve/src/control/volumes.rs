@@ -1,6 +1,7 @@
 //! Volumes over HTTP: `GET /volumes` lists them and the room there is, `POST /volumes` makes one, `PATCH
 //! /volumes/{name}` changes its name, size or limits, `DELETE /volumes/{name}` deletes it, `POST /volumes/{name}/snapshots`
-//! takes a snapshot, which is deleted as a volume is, by its whole name. What was answered with 200 is durable and in force.
+//! takes a snapshot, which is deleted as a volume is, by its whole name, and `POST /volumes/{snapshot}/clones` makes a volume
+//! that begins as it is. What was answered with 200 is durable and in force.
 
 use super::doors::Access;
 use super::refusal;
@@ -26,6 +27,7 @@ pub fn routes(routes: Routes) -> Routes {
         .change(Method::PATCH, "/volumes/{name}", change)
         .change(Method::DELETE, "/volumes/{name}", delete)
         .change(Method::POST, "/volumes/{name}/snapshots", snapshot)
+        .change(Method::POST, "/volumes/{name}/clones", clone)
 }
 
 /// A volume to be.
@@ -38,7 +40,7 @@ struct Made {
     read_only: bool,
 }
 
-/// A snapshot to be.
+/// A snapshot or a clone to be.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Taken {
@@ -141,6 +143,21 @@ async fn snapshot(
     }
 }
 
+async fn clone(
+    State(control): State<Control>,
+    Path(of): Path<String>,
+    taken: Result<Json<Taken>, JsonRejection>,
+) -> Response {
+    let Json(Taken { name }) = match taken {
+        Ok(taken) => taken,
+        Err(error) => return refusal(error.status(), &error.body_text()),
+    };
+    match control.volumes().new_uuid(&name) {
+        Ok(uuid) => make(control, Change::Clone { of, name: name.clone(), uuid }, name).await,
+        Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
 async fn delete(State(control): State<Control>, Path(name): Path<String>) -> Response {
     make(control, Change::Delete { name: name.clone() }, name).await
 }
@@ -207,6 +224,7 @@ fn json_of(control: &Control) -> Value {
             "number": volume.number,
             "size_bytes": bytes(volume.blocks()),
             "read_only": served.read_only,
+            "clone_of": table.origin_of(volume),
             "limits": { "iops": iops, "bytes_per_sec": bytes_per_sec, "burst_ms": burst_ms },
             "stretches": volume.stretches.iter().map(stretch).collect::<Vec<_>>(),
         })

@@ -307,8 +307,9 @@ impl Keeper {
 
     /// Begins a change, if need be once what volumes have left is trimmed.
     fn begin(&mut self, change: &Change) -> Result<(), ChangeError> {
-        let is_snapshot = matches!(change, Change::Snapshot { .. });
-        while is_snapshot && self.living.awaits_drops() && !self.living.is_lost() {
+        // Where these lie is not known, nor which blocks may not be cloned.
+        let waits = !matches!(change, Change::Limit { .. } | Change::Rename { .. });
+        while waits && self.living.awaits_drops() && !self.living.is_lost() {
             if self.take_step() == Taken::Later {
                 std::thread::sleep(LOOK_AGAIN);
             }
@@ -416,6 +417,10 @@ impl Keeper {
             }
             Step::Cut(shadow) => {
                 let ended = self.cut(&shadow);
+                self.taken(ended)
+            }
+            Step::Clone(parts) => {
+                let ended = self.make_clone(&parts);
                 self.taken(ended)
             }
             Step::Drop(number) => self.give_up(number),

@@ -1,4 +1,4 @@
-//! How the thread of the volumes has the shards take snapshots, and give them up.
+//! How the thread of the volumes has the shards take snapshots, make clones of them, and give both up.
 
 use super::{Keeper, LOOK_AGAIN, Taken, sends};
 use crate::device::Shadow;
@@ -26,6 +26,12 @@ impl Keeper {
         let orders =
             self.parts_of(shadow).map(|(shard, part)| (shard, SnapshotWork::Prepare(part)));
         self.order(shadow.number, orders.collect())
+    }
+
+    /// Has a clone made. A shard needs not wait for another: what it is made of stays as it is.
+    pub(super) fn make_clone(&self, parts: &Shadow) -> Ended {
+        let orders = self.parts_of(parts).map(|(shard, part)| (shard, SnapshotWork::Clone(part)));
+        self.order(parts.number, orders.collect())
     }
 
     /// Has a snapshot taken, on all shards between two requests.

@@ -6,7 +6,8 @@
 //! leaving is trimmed from its start.
 //!
 //! A snapshot is *prepared* and *cut* by the FTLs before it is recorded, and *dropped* by them after it is recorded to be gone.
-//! One that they have and that is not recorded, as after a power cut between, is dropped.
+//! One that they have and that is not recorded, as after a power cut between, is dropped. A clone likewise is made before it is
+//! recorded, and dropped before what it had is trimmed: what is trimmed of a clone leaves marks.
 //!
 //! Invariants:
 //! - what is offered was recorded before;
@@ -34,7 +35,9 @@ pub enum Step {
     Prepare(Shadow),
     /// Take it, on all shards between two requests, durably.
     Cut(Shadow),
-    /// Give the snapshot of this number up, if there is any, and its room back.
+    /// Make a clone, on all shards, durably.
+    Clone(Shadow),
+    /// Give the snapshot or clone of this number up, if there is any, and its room back.
     Drop(u32),
 }
 
@@ -44,7 +47,7 @@ pub struct Living {
     limits: TableLimits,
     /// Of a stripe on every shard.
     round: u64,
-    /// Snapshots that the FTLs have to give up, and their shadows, if these are known.
+    /// Snapshots and clones that the FTLs have to give up, and the shadows of those, if they are known.
     dropping: Vec<(u32, Option<Vec<Stretch>>)>,
     change: Option<Pending>,
     clearing: Option<Clearing>,
@@ -55,6 +58,7 @@ pub struct Living {
 enum Pending {
     Preparing(Table, Shadow),
     Cutting(Table, Shadow),
+    Cloning(Table, Shadow),
     Recording(Table),
     Offering,
 }
@@ -93,7 +97,10 @@ impl Living {
     /// The same, whose FTLs have the snapshots of these numbers. Those that are not recorded are given up.
     pub fn with_found(mut self, found: impl Iterator<Item = u32>) -> Self {
         for number in found {
-            let is_recorded = self.table.snapshots.iter().any(|known| known.number == number);
+            let clone =
+                |volume: &crate::device::Volume| volume.number == number && volume.origin.is_some();
+            let is_recorded = self.table.snapshots.iter().any(|known| known.number == number)
+                || self.table.volumes.iter().any(clone);
             let is_told = self.dropping.iter().any(|(known, _)| *known == number);
             if !is_recorded && !is_told {
                 self.dropping.push((number, None));
@@ -104,7 +111,7 @@ impl Living {
         self
     }
 
-    /// Snapshots that are given up and of which nobody knows where they lie: others wait for their end.
+    /// Snapshots, or clones, that are given up and of which nobody knows where they lie: others wait for their end.
     pub fn awaits_drops(&self) -> bool {
         self.dropping.iter().any(|(_, shadow)| shadow.is_none())
     }
@@ -139,18 +146,30 @@ impl Living {
                     self.table.with_snapshot((volume, name, *uuid), ground, &kept)?;
                 Pending::Preparing(next, shadow)
             }
+            Change::Clone { of, name, uuid } => {
+                let ground = (self.limits.device_blocks, self.round);
+                let (next, parts) = self.table.with_clone((of, name, *uuid), ground)?;
+                Pending::Cloning(next, parts)
+            }
             change => Pending::Recording(self.table.with(change, self.limits)?),
         });
         Ok(())
     }
 
-    /// The step, which prepares or cuts a snapshot, was refused: it is given up, and the table stays as it is.
+    /// The step, which prepares or cuts a snapshot, or makes a clone, was refused: it is given up, and the table stays as it
+    /// is.
     pub fn refused(&mut self) {
         match self.change.take() {
             Some(Pending::Preparing(next, shadow) | Pending::Cutting(next, shadow)) => {
                 let stretches = next.snapshots.last().map(|snapshot| snapshot.stretches.clone());
                 self.table.next_number = next.next_number;
                 self.dropping.push((shadow.number, stretches));
+            }
+            Some(Pending::Cloning(next, parts)) => {
+                self.table.next_number = next.next_number;
+                // Some shards may have it: nobody else gets these blocks before they are trimmed.
+                self.table.leaving.extend(parts.parts.iter().map(|(stretch, _)| *stretch));
+                self.dropping.push((parts.number, Some(Vec::new())));
             }
             change => self.change = change,
         }
@@ -169,17 +188,21 @@ impl Living {
         match &self.change {
             Some(Pending::Preparing(_, shadow)) => return Some(Step::Prepare(shadow.clone())),
             Some(Pending::Cutting(_, shadow)) => return Some(Step::Cut(shadow.clone())),
+            Some(Pending::Cloning(_, parts)) => return Some(Step::Clone(parts.clone())),
             Some(Pending::Recording(table)) => return Some(record(table)),
             Some(Pending::Offering) => return Some(Step::Offer(self.table.clone())),
             None => {}
+        }
+        if self.clearing.is_none()
+            && let Some((number, _)) = self.dropping.first()
+        {
+            return Some(Step::Drop(*number));
         }
         if self.clearing.is_none() && !self.table.leaving.is_empty() {
             let stretches = self.table.leaving.clone();
             self.clearing = Some(Clearing { stretches, trimmed: (0, 0), durable: false });
         }
-        let Some(clearing) = &self.clearing else {
-            return self.dropping.first().map(|(number, _)| Step::Drop(*number));
-        };
+        let clearing = self.clearing.as_ref()?;
         Some(match clearing.next() {
             Some(stretch) => Step::Trim(stretch),
             None if !clearing.durable => Step::Flush,
@@ -198,7 +221,7 @@ impl Living {
                 self.change = Some(Pending::Cutting(table, shadow));
                 return;
             }
-            Some(Pending::Cutting(table, _)) => {
+            Some(Pending::Cutting(table, _) | Pending::Cloning(table, _)) => {
                 self.change = Some(Pending::Recording(table));
                 return;
             }
@@ -208,6 +231,11 @@ impl Living {
                 });
                 let gone = gone.map(|gone| (gone.number, Some(gone.stretches.clone())));
                 self.dropping.extend(gone);
+                let gone = self.table.volumes.iter().filter(|volume| {
+                    volume.origin.is_some()
+                        && table.volumes.iter().all(|stays| stays.number != volume.number)
+                });
+                self.dropping.extend(gone.map(|gone| (gone.number, Some(Vec::new()))));
                 self.table = table;
                 self.change = Some(Pending::Offering);
                 return;
@@ -255,6 +283,8 @@ mod tests {
         durable: BTreeMap<u64, u32>,
         offered: Table,
         snapshots: BTreeMap<u32, (Vec<Stretch>, bool)>,
+        /// The clones that they have, by number.
+        clones: BTreeMap<u32, Vec<Stretch>>,
     }
 
     impl Device {
@@ -270,6 +300,10 @@ mod tests {
                     let mut others =
                         all.filter(|of| of.first < stretch.end() && stretch.first < of.end());
                     assert_eq!(others.next(), None, "blocks of a volume are trimmed");
+                    let mut clones = self.clones.values().flatten();
+                    let is_apart =
+                        clones.all(|of| of.end() <= stretch.first || stretch.end() <= of.first);
+                    assert!(is_apart, "blocks of a clone are trimmed before it is given up");
                     self.data.retain(|&block, _| block < stretch.first || block >= stretch.end());
                 }
                 Step::Flush => self.durable = self.data.clone(),
@@ -293,6 +327,28 @@ mod tests {
                 Step::Cut(shadow) => {
                     let found = self.snapshots.get_mut(&shadow.number).expect("it was prepared");
                     assert!(!std::mem::replace(&mut found.1, true), "it is taken once");
+                }
+                Step::Clone(parts) => {
+                    for (part, address) in &parts.parts {
+                        let of = Stretch { first: *address, blocks: part.blocks };
+                        let holds = |(shadow, taken): &(Vec<Stretch>, bool)| {
+                            let inside =
+                                |it: &Stretch| it.first <= of.first && of.end() <= it.end();
+                            *taken && shadow.iter().any(inside)
+                        };
+                        assert!(self.snapshots.values().any(holds), "a clone of nothing");
+                        let range = part.first..part.end();
+                        assert_eq!(self.data.range(range.clone()).next(), None, "it holds data");
+                        assert_eq!(self.durable.range(range).next(), None, "it holds data");
+                    }
+                    let stretches = parts.parts.iter().map(|(stretch, _)| *stretch).collect();
+                    let before = self.clones.insert(parts.number, stretches);
+                    assert_eq!(before, None, "two clones have a number");
+                }
+                Step::Drop(number) if self.clones.contains_key(&number) => {
+                    let offered = self.offered.volumes.iter();
+                    assert!(offered.clone().all(|of| of.number != number), "it is still offered");
+                    self.clones.remove(&number);
                 }
                 Step::Drop(number) => {
                     let offered = self.offered.snapshots.iter();
@@ -333,6 +389,10 @@ mod tests {
                 let found = self.snapshots.get(&snapshot.number);
                 assert_eq!(found, Some(&(snapshot.stretches.clone(), true)), "it is recorded");
             }
+            for volume in table.volumes.iter().filter(|volume| volume.origin.is_some()) {
+                let found = self.clones.get(&volume.number).expect("it is recorded");
+                assert!(volume.stretches.starts_with(&found[..1]), "it has its blocks");
+            }
         }
     }
 
@@ -346,7 +406,13 @@ mod tests {
     fn drawn(random: &mut Random) -> Change {
         let name = |random: &mut Random| format!("v{}", random.below(6));
         let size = |random: &mut Random| GRAIN * (1 + random.below(120));
-        match random.below(9) {
+        match random.below(12) {
+            9 | 10 => Change::Clone {
+                of: format!("{}@s{}", name(random), random.below(3)),
+                name: name(random),
+                uuid: 8,
+            },
+            11 => Change::Delete { name: name(random) },
             6 | 7 => Change::Snapshot {
                 volume: name(random),
                 name: format!("s{}", random.below(3)),
@@ -382,7 +448,10 @@ mod tests {
     fn seen_after(living: &Living) -> Vec<(u32, String, u64)> {
         match &living.change {
             Some(
-                Pending::Preparing(next, _) | Pending::Cutting(next, _) | Pending::Recording(next),
+                Pending::Preparing(next, _)
+                | Pending::Cutting(next, _)
+                | Pending::Cloning(next, _)
+                | Pending::Recording(next),
             ) => seen(&encode_volumes(next).unwrap()),
             _ => panic!("no change was begun"),
         }
@@ -405,7 +474,8 @@ mod tests {
         // What is only prepared no restart knows of.
         device.snapshots.retain(|_, (_, taken)| *taken);
         device.check(&device.data);
-        living(table).with_found(device.snapshots.keys().copied())
+        let found = device.snapshots.keys().chain(device.clones.keys());
+        living(table).with_found(found.copied())
     }
 
     #[test]
@@ -418,24 +488,28 @@ mod tests {
                 durable: BTreeMap::new(),
                 offered: Table::default(),
                 snapshots: BTreeMap::new(),
+                clones: BTreeMap::new(),
             };
             let mut living = living(Table::made(Vec::new()));
             for _ in 0..60 {
                 let before = seen(&device.label);
                 let change = drawn(&mut random);
-                if matches!(change, Change::Snapshot { .. }) {
-                    while living.awaits_drops() {
-                        device.take(living.step().unwrap());
-                        living.done(true);
-                    }
+                while living.awaits_drops() {
+                    device.take(living.step().unwrap());
+                    living.done(true);
                 }
                 let begun = living.begin(&change).is_ok();
                 let after = if begun { seen_after(&living) } else { before.clone() };
                 let (mut answered, mut refused) = (!begun, false);
                 for _ in 0..random.below(20) {
                     let Some(step) = living.step() else { break };
-                    if matches!(step, Step::Prepare(_) | Step::Cut(_)) && random.chance(0.1) {
-                        // It is answered with a refusal, and nothing of it is there.
+                    if matches!(step, Step::Prepare(_) | Step::Cut(_) | Step::Clone(_))
+                        && random.chance(0.1)
+                    {
+                        // It is answered with a refusal; a clone some shards may have.
+                        if matches!(step, Step::Clone(_)) && random.chance(0.5) {
+                            device.take(step);
+                        }
                         living.refused();
                         refused = true;
                         assert!(!living.is_changing() && seen(&device.label) == before);
@@ -469,6 +543,9 @@ mod tests {
             assert_eq!(living.table().leaving, [], "seed {seed}: all that was left is trimmed");
             let recorded = living.table().snapshots.iter().map(|snapshot| snapshot.number);
             assert!(recorded.eq(device.snapshots.keys().copied()), "seed {seed}: all are dropped");
+            let clones = living.table().volumes.iter().filter(|volume| volume.origin.is_some());
+            let clones = clones.map(|volume| volume.number);
+            assert!(clones.eq(device.clones.keys().copied()), "seed {seed}: all are dropped");
             device.check(&device.data);
             device.check(&device.durable);
         }

@@ -9,7 +9,7 @@ use flash::BLOCK_BYTES;
 use std::fmt;
 
 /// Most stretches of a volume.
-const STRETCHES_MAX: usize = 64;
+pub(super) const STRETCHES_MAX: usize = 64;
 
 /// How much clients may ask of a volume; 0: as much as they like.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -114,6 +114,15 @@ pub enum Change {
         /// From now on.
         limits: Limits,
     },
+    /// A volume that begins as a snapshot is, which takes more than another table ([`Table::with_clone`]).
+    Clone {
+        /// The whole name of the snapshot.
+        of: String,
+        /// What the volume is called.
+        name: String,
+        /// By which NVMe hosts know it.
+        uuid: u128,
+    },
     /// A new snapshot, which takes more than another table ([`Table::with_snapshot`]).
     Snapshot {
         /// Of which volume.
@@ -162,7 +171,13 @@ pub enum ChangeError {
     IsSnapshot(String),
     /// A volume of which there are snapshots is not deleted.
     HasSnapshots(String, Vec<String>),
-    /// No snapshot can be taken, for this reason.
+    /// A volume is not cloned, but a snapshot is.
+    IsVolume(String),
+    /// A snapshot of which there are clones is not deleted.
+    HasClones(String, Vec<String>),
+    /// A clone does not become smaller.
+    IsClone(String),
+    /// No snapshot or clone can be had, for this reason.
     NoSnapshot(String),
 }
 
@@ -239,6 +254,18 @@ impl fmt::Display for ChangeError {
             Self::HasSnapshots(name, snapshots) => {
                 write!(f, "there are snapshots of {name:?}: delete {} before", snapshots.join(", "))
             }
+            Self::IsVolume(name) => write!(
+                f,
+                "{name:?} is a volume, and a clone is made of a snapshot: take one before (weir volume snapshot {name} \
+                 NAME), and clone {name}@NAME"
+            ),
+            Self::HasClones(name, clones) => {
+                write!(f, "there are clones of {name:?}: delete {} before", clones.join(", "))
+            }
+            Self::IsClone(name) => write!(
+                f,
+                "{name:?} is a clone, which does not become smaller: copy it to a volume of the size that is wanted"
+            ),
             Self::NoSnapshot(reason) => f.write_str(reason),
         }
     }
@@ -268,9 +295,14 @@ impl Table {
                     stretches: self.find_room(*blocks, None, room)?,
                     read_only: *read_only,
                     limits: Limits::default(),
+                    origin: None,
                 });
             }
-            Change::Delete { name } if self.snapshot(name).is_some() => {
+            Change::Delete { name } if let Some(snapshot) = self.snapshot(name) => {
+                let clones = self.clones_of(snapshot);
+                if !clones.is_empty() {
+                    return Err(ChangeError::HasClones(name.clone(), clones));
+                }
                 next.snapshots.retain(|snapshot| self.name_of(snapshot) != *name);
             }
             Change::Delete { name } => {
@@ -303,8 +335,8 @@ impl Table {
                 }
             }
             Change::Limit { name, limits } => next.volumes[self.find(name)?].limits = *limits,
-            Change::Snapshot { .. } => {
-                let reason = "a snapshot is taken by steps of its own".into();
+            Change::Snapshot { .. } | Change::Clone { .. } => {
+                let reason = "snapshots and clones are made by steps of their own".into();
                 return Err(ChangeError::NoSnapshot(reason));
             }
         }
@@ -338,7 +370,7 @@ impl Table {
         })
     }
 
-    fn is_new(&self, name: &str) -> Result<(), ChangeError> {
+    pub(super) fn is_new(&self, name: &str) -> Result<(), ChangeError> {
         if name.is_empty() || !is_name(name) {
             return Err(ChangeError::Name(name.into()));
         }
@@ -380,6 +412,10 @@ impl Table {
         }
         if !shrink {
             return Err(ChangeError::Shrinks { from, to: blocks });
+        }
+        if self.volumes[at].origin.is_some() {
+            // The FTL knows the blocks of a clone: another volume that got some of them would be in its way.
+            return Err(ChangeError::IsClone(self.volumes[at].name.clone()));
         }
         let (mut kept, mut gone, mut left) = (Vec::new(), Vec::new(), blocks);
         for stretch in std::mem::take(&mut self.volumes[at].stretches) {

@@ -10,17 +10,18 @@
 //! | then, for each | length of the name (1), name (UTF-8), first block (8), blocks (8), flags (1): bit 0 read-only |
 //! | last 4 | CRC-32C of all before |
 //!
-//! Version 2 is written from the first change on, and version 3 as long as there is a snapshot. Their numbers are of seven bits a byte, the lowest first, each byte but
+//! Version 2 is written from the first change on, version 3 as long as there is a snapshot, and version 4 as long as
+//! there is a clone. Their numbers are of seven bits a byte, the lowest first, each byte but
 //! the last with its highest bit set:
 //!
 //! | bytes | holds |
 //! |---|---|
 //! | 0..4 | `b"WVOL"` |
-//! | 4..6 | version, 2 or 3 |
+//! | 4..6 | version, 2, 3 or 4 |
 //! | then | the next volume's or snapshot's number; number of volumes |
-//! | then, for each | its number; flags (1): bit 0 read-only, bit 1 has a uuid, bit 2 has limits; length of the name (1), name (UTF-8); if it has one, uuid (16); if it has some, requests a second, bytes a second, milliseconds of burst; its stretches |
+//! | then, for each | its number; flags (1): bit 0 read-only, bit 1 has a uuid, bit 2 has limits, bit 3 (version 4) is a clone; length of the name (1), name (UTF-8); if it has one, uuid (16); if it has some, requests a second, bytes a second, milliseconds of burst; if it is a clone, the number of its snapshot; its stretches |
 //! | then | the stretches that are leaving |
-//! | then, version 3 | number of snapshots |
+//! | then, versions 3 and 4 | number of snapshots |
 //! | then, for each | its number; the number of its volume; length of the name (1), name (UTF-8); uuid (16); the stretches of its shadow |
 //! | last 4 | CRC-32C of all before |
 //!
@@ -32,10 +33,12 @@ const MAGIC: &[u8; 4] = b"WVOL";
 const MADE: u16 = 1;
 const CHANGED: u16 = 2;
 const WITH_SNAPSHOTS: u16 = 3;
+const WITH_CLONES: u16 = 4;
 
 const READ_ONLY: u8 = 1;
 const HAS_UUID: u8 = 2;
 const HAS_LIMITS: u8 = 4;
+const HAS_ORIGIN: u8 = 8;
 
 /// The table as bytes; `None` if it does not fit into a label.
 pub fn encode(table: &Table) -> Option<Vec<u8>> {
@@ -44,7 +47,11 @@ pub fn encode(table: &Table) -> Option<Vec<u8>> {
     }
     let mut bytes = MAGIC.to_vec();
     if table.changed {
-        let version = if table.snapshots.is_empty() { CHANGED } else { WITH_SNAPSHOTS };
+        let version = match table.snapshots.is_empty() {
+            true => CHANGED,
+            false if has_clones(table) => WITH_CLONES,
+            false => WITH_SNAPSHOTS,
+        };
         bytes.extend_from_slice(&version.to_le_bytes());
         encode_changed(table, &mut bytes);
         if !table.snapshots.is_empty() {
@@ -57,6 +64,10 @@ pub fn encode(table: &Table) -> Option<Vec<u8>> {
     let crc = flash::crc(&bytes);
     bytes.extend_from_slice(&crc.to_le_bytes());
     (bytes.len() <= ftl::LABEL_BYTES_MAX).then_some(bytes)
+}
+
+fn has_clones(table: &Table) -> bool {
+    table.volumes.iter().any(|volume| volume.origin.is_some())
 }
 
 fn encode_made(table: &Table, bytes: &mut Vec<u8>) -> Option<()> {
@@ -75,14 +86,15 @@ fn encode_changed(table: &Table, bytes: &mut Vec<u8>) {
     push_number(table.next_number.into(), bytes);
     push_number(table.volumes.len() as u64, bytes);
     for volume in &table.volumes {
-        let Volume { number, name, uuid, stretches, read_only, limits } = volume;
+        let Volume { number, name, uuid, stretches, read_only, limits, origin } = volume;
         push_number((*number).into(), bytes);
         let flag = |on: bool, flag: u8| if on { flag } else { 0 };
         let has_limits = *limits != Limits::default();
         bytes.push(
             flag(*read_only, READ_ONLY)
                 | flag(uuid.is_some(), HAS_UUID)
-                | flag(has_limits, HAS_LIMITS),
+                | flag(has_limits, HAS_LIMITS)
+                | flag(origin.is_some(), HAS_ORIGIN),
         );
         push_name(name, bytes);
         bytes.extend(uuid.iter().flat_map(|uuid| uuid.to_le_bytes()));
@@ -90,6 +102,9 @@ fn encode_changed(table: &Table, bytes: &mut Vec<u8>) {
             for number in [limits.iops, limits.bytes_per_sec, limits.burst_ms] {
                 push_number(number, bytes);
             }
+        }
+        if let Some(origin) = origin {
+            push_number((*origin).into(), bytes);
         }
         push_stretches(stretches, bytes);
     }
@@ -138,12 +153,14 @@ pub fn decode(label: &[u8]) -> Option<Table> {
     let version = u16::from_le_bytes(fields.array()?);
     let table = match version {
         MADE => decode_made(&mut fields)?,
-        CHANGED => decode_changed(&mut fields)?,
-        WITH_SNAPSHOTS => {
-            let table = decode_changed(&mut fields)?;
+        CHANGED => decode_changed(&mut fields, 0)?,
+        WITH_SNAPSHOTS | WITH_CLONES => {
+            let flags = if version == WITH_CLONES { HAS_ORIGIN } else { 0 };
+            let table = decode_changed(&mut fields, flags)?;
             let snapshots = decode_snapshots(&mut fields)?;
             // There is one way to write a table without any.
-            (!snapshots.is_empty()).then_some(Table { snapshots, ..table })?
+            let is_so = !snapshots.is_empty() && has_clones(&table) == (version == WITH_CLONES);
+            is_so.then_some(Table { snapshots, ..table })?
         }
         _ => return None,
     };
@@ -168,13 +185,14 @@ fn decode_made(fields: &mut Fields<'_>) -> Option<Table> {
     Some(Table::made(volumes))
 }
 
-fn decode_changed(fields: &mut Fields<'_>) -> Option<Table> {
+/// With the flags that every version has, and these.
+fn decode_changed(fields: &mut Fields<'_>, more: u8) -> Option<Table> {
     let next_number = u32::try_from(fields.number()?).ok()?;
     let mut volumes = Vec::new();
     for _ in 0..fields.number()? {
         let number = u32::try_from(fields.number()?).ok()?;
         let flags = fields.take(1)?[0];
-        if flags & !(READ_ONLY | HAS_UUID | HAS_LIMITS) != 0 {
+        if flags & !(READ_ONLY | HAS_UUID | HAS_LIMITS | more) != 0 {
             return None;
         }
         let name = fields.name()?;
@@ -191,8 +209,12 @@ fn decode_changed(fields: &mut Fields<'_>) -> Option<Table> {
                 return None;
             }
         }
+        let origin = match flags & HAS_ORIGIN {
+            0 => None,
+            _ => Some(u32::try_from(fields.number()?).ok()?),
+        };
         let (read_only, stretches) = (flags & READ_ONLY != 0, fields.stretches()?);
-        volumes.push(Volume { number, name, uuid, stretches, read_only, limits });
+        volumes.push(Volume { number, name, uuid, stretches, read_only, limits, origin });
     }
     let leaving = fields.stretches()?;
     Some(Table { volumes, leaving, snapshots: Vec::new(), next_number, changed: true })
@@ -289,12 +311,18 @@ mod tests {
         table.with_snapshot(("gold", "ä", u128::MAX), ground, &[]).unwrap().0
     }
 
+    fn with_clone() -> Table {
+        let ground = ((1 << 37) + (1 << 20), 64 * STRIPE_BLOCKS);
+        with_snapshots().with_clone(("gold@ä", "c", 4), ground).unwrap().0
+    }
+
     #[test]
     fn a_table_comes_back_as_it_was() {
         for table in [
             made(),
             changed(),
             with_snapshots(),
+            with_clone(),
             Table { changed: true, ..Table::made(Vec::new()) },
         ] {
             let bytes = encode(&table).unwrap();
@@ -304,7 +332,7 @@ mod tests {
 
     #[test]
     fn no_damaged_or_cut_table_is_taken_for_one() {
-        for table in [made(), changed(), with_snapshots()] {
+        for table in [made(), changed(), with_snapshots(), with_clone()] {
             let bytes = encode(&table).unwrap();
             for cut in 0..bytes.len() {
                 assert_eq!(decode(&bytes[..cut]), None);

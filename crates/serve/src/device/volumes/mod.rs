@@ -10,6 +10,7 @@
 //! - a snapshot lies in its shadow, blocks behind the last of the device, of which none belongs to two.
 
 mod change;
+mod clones;
 mod format;
 mod snapshots;
 
@@ -53,13 +54,15 @@ pub struct Volume {
     pub read_only: bool,
     /// How much of it clients may ask.
     pub limits: Limits,
+    /// The number of the snapshot that it is a clone of, if it is one.
+    pub origin: Option<u32>,
 }
 
 impl Volume {
     /// A volume as it is made with a device: one stretch.
     pub fn made(number: u32, name: String, stretch: Stretch, read_only: bool) -> Self {
         let (uuid, limits, stretches) = (None, Limits::default(), vec![stretch]);
-        Self { number, name, uuid, stretches, read_only, limits }
+        Self { number, name, uuid, stretches, read_only, limits, origin: None }
     }
 
     /// Its logical blocks.
@@ -145,6 +148,7 @@ impl Table {
             && apart
             && any
             && self.has_sound_snapshots()
+            && self.has_sound_clones()
     }
 }
 

@@ -33,10 +33,11 @@ impl Snapshot {
     }
 }
 
-/// What a snapshot is to be of: a volume's blocks, and its shadow.
+/// What a snapshot is to be of: a volume's blocks, and its shadow. Of a clone: its own blocks, and what they are a clone
+/// of.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Shadow {
-    /// The number of the snapshot.
+    /// The number of the snapshot, or of the clone.
     pub number: u32,
     /// The number of the volume.
     pub volume: u32,

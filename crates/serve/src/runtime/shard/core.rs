@@ -249,10 +249,12 @@ impl AnyCore {
         }
     }
 
-    /// The numbers of its snapshots.
+    /// The numbers of its snapshots and clones.
     pub fn snapshots(&self) -> Vec<u32> {
         let all = self.ftl().map(Ftl::snapshots).unwrap_or_default();
-        all.iter().map(|snapshot| snapshot.number).collect()
+        let clones = self.ftl().map(Ftl::clones).unwrap_or_default();
+        let clones = clones.iter().map(|(number, _)| *number);
+        all.iter().map(|snapshot| snapshot.number).chain(clones).collect()
     }
 
     /// The raw units, if these are.

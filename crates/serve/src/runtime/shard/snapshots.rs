@@ -39,7 +39,7 @@ pub enum SnapshotAsk {
         /// Gets the end.
         answer: Ordered,
     },
-    /// Tell which snapshots there are.
+    /// Tell which snapshots there are, and which clones.
     Tell(Box<dyn FnOnce(Vec<SnapshotStatus>) + Send>),
 }
 
@@ -49,6 +49,8 @@ pub enum SnapshotWork {
     Prepare(Vec<ShadowStretch>),
     /// Take it now; this is called at once when that is done, and the end comes when it is durable.
     Cut(Box<dyn FnOnce() + Send>),
+    /// These blocks are a clone from now on.
+    Clone(Vec<ShadowStretch>),
     /// Give it up.
     Drop,
 }
@@ -97,7 +99,16 @@ impl Shard {
             SnapshotAsk::GoOn => self.go_on_held(),
             SnapshotAsk::Order { number, order, answer } => self.order(now, number, order, answer),
             SnapshotAsk::Tell(answer) => {
-                answer(self.engine.core.ftl().map(ftl::Ftl::snapshots).unwrap_or_default());
+                let ftl = self.engine.core.ftl();
+                let mut all = ftl.map(ftl::Ftl::snapshots).unwrap_or_default();
+                let clones = ftl.map(ftl::Ftl::clones).unwrap_or_default();
+                all.extend(clones.into_iter().map(|(number, stretches)| SnapshotStatus {
+                    number,
+                    stretches,
+                    taken: true,
+                    blocks_held: 0,
+                }));
+                answer(all);
             }
         }
     }
@@ -109,6 +120,7 @@ impl Shard {
         let given = match &order {
             SnapshotWork::Prepare(stretches) => SnapshotOrder::Prepare(stretches),
             SnapshotWork::Cut(_) => SnapshotOrder::Cut,
+            SnapshotWork::Clone(stretches) => SnapshotOrder::Clone(stretches),
             SnapshotWork::Drop => SnapshotOrder::Drop,
         };
         self.changes.snapshots.ordered.push((number, given.step(), answer));

@@ -1,0 +1,192 @@
+//! Clones, as far as the map is concerned: which blocks are as a snapshot has them until they change.
+//!
+//! What the entry of a clone's block says:
+//! - [`UNMAPPED`](crate::format::UNMAPPED): the block has not changed since; it is as the snapshot has it, at an address
+//!   of that one's shadow;
+//! - [`NOTHING`](crate::format::NOTHING): it was trimmed;
+//! - a slot, or that what it held was lost.
+//!
+//! Invariants:
+//! - no block is of two clones;
+//! - the snapshot is older than its clone, so the way from a clone to what it was made of comes to an end;
+//! - as long as a clone is there, so are the addresses that it names.
+
+use super::shadows::Shadows;
+use crate::format::{CloneRecord, ShadowStretch};
+
+/// See the head of this file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Clones {
+    /// In the order of their cuts.
+    list: Vec<CloneRecord>,
+}
+
+impl Clones {
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// The clones that there are, oldest first.
+    pub fn list(&self) -> &[CloneRecord] {
+        &self.list
+    }
+
+    /// The clone that has `lba`, and the address that this is a clone of.
+    fn find(&self, lba: u32) -> Option<(&CloneRecord, u32)> {
+        self.list.iter().find_map(|clone| {
+            let address = clone.stretches.iter().find_map(|it| it.shadow_of(lba));
+            Some((clone, address?))
+        })
+    }
+
+    /// The address of a snapshot that `lba` is a clone of.
+    pub fn origin(&self, lba: u32) -> Option<u32> {
+        self.find(lba).map(|(_, address)| address)
+    }
+
+    /// The sequence that the clone of `lba` began with.
+    pub fn cut_of(&self, lba: u32) -> Option<u64> {
+        self.find(lba).map(|(clone, _)| clone.cut)
+    }
+
+    /// Whether one of these blocks is of a clone.
+    pub fn overlap(&self, lba: u32, blocks: u32) -> bool {
+        let meets = |it: &ShadowStretch| lba < it.first + it.blocks && it.first < lba + blocks;
+        self.stretches().any(meets)
+    }
+
+    /// Whether a clone is made of one of these addresses.
+    pub fn name(&self, stretches: &[ShadowStretch]) -> bool {
+        let named = |it: &ShadowStretch| {
+            self.stretches()
+                .any(|of| it.shadow < of.shadow + of.blocks && of.shadow < it.shadow + it.blocks)
+        };
+        stretches.iter().any(named)
+    }
+
+    pub fn stretches(&self) -> impl Iterator<Item = &ShadowStretch> {
+        self.list.iter().flat_map(|clone| &clone.stretches)
+    }
+
+    /// The clone of this number.
+    pub fn numbered(&self, number: u32) -> Option<&CloneRecord> {
+        self.list.iter().find(|clone| clone.number == number)
+    }
+
+    pub(super) fn push(&mut self, clone: CloneRecord) {
+        self.list.push(clone);
+    }
+
+    pub(super) fn remove(&mut self, number: u32) {
+        self.list.retain(|clone| clone.number != number);
+    }
+}
+
+impl Shadows {
+    /// Whether a clone could be made of these stretches, of a device of so many logical blocks: no other clone or
+    /// snapshot has its blocks, and each is made of one stretch of a snapshot that can be read.
+    pub fn takes_clone(&self, stretches: &[ShadowStretch], blocks: u32) -> bool {
+        let apart = |it: &ShadowStretch, other: &ShadowStretch| {
+            it.end() <= Some(other.first) || other.end() <= Some(it.first)
+        };
+        let taken = self.stretches().chain(self.clones.stretches());
+        let mut others: Vec<&ShadowStretch> = taken.collect();
+        for stretch in stretches {
+            let sound = stretch.blocks > 0
+                && stretch.end().is_some_and(|end| end <= blocks)
+                && self.are_readable(stretch.shadow, stretch.blocks);
+            if !sound || !others.iter().all(|other| apart(stretch, other)) {
+                return false;
+            }
+            others.push(stretch);
+        }
+        (1..=super::shadows::STRETCHES_MAX).contains(&stretches.len())
+    }
+
+    /// These blocks, which hold nothing, are a clone from now on; whatever comes has a sequence from its cut on.
+    pub fn begin_clone(&mut self, clone: CloneRecord) {
+        self.clones.push(clone);
+        self.bound();
+    }
+
+    /// What the blocks of a clone do not have themselves is nothing from now on.
+    pub fn end_clone(&mut self, number: u32) {
+        self.clones.remove(number);
+        self.bound();
+    }
+
+    /// Whether somebody would miss what is given up with the clone or snapshot of this number: clones of it, or snapshots
+    /// of a clone.
+    pub fn is_needed(&self, number: u32) -> bool {
+        if let Some(clone) = self.clones.numbered(number) {
+            let has_snapshots = |it: &ShadowStretch| {
+                let meets = |of: &&ShadowStretch| {
+                    it.first < of.first + of.blocks && of.first < it.first + it.blocks
+                };
+                self.stretches().any(|of| meets(&of))
+            };
+            return clone.stretches.iter().any(has_snapshots);
+        }
+        let snapshot = self.list().iter().find(|snapshot| snapshot.number == number);
+        snapshot.is_some_and(|snapshot| self.clones.name(&snapshot.stretches))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stretch(first: u32, blocks: u32, shadow: u32) -> ShadowStretch {
+        ShadowStretch { first, blocks, shadow }
+    }
+
+    fn clone(number: u32, cut: u64, stretches: &[ShadowStretch]) -> CloneRecord {
+        CloneRecord { number, cut, stretches: stretches.to_vec() }
+    }
+
+    /// Blocks 0 to 8 and 20 to 24 have a snapshot at 100 and 108; block 40 on is a clone of some of them.
+    fn shadows() -> Shadows {
+        let mut shadows = Shadows::default();
+        shadows.take(1, 10, vec![stretch(0, 8, 100), stretch(20, 4, 108)]);
+        shadows.begin_clone(clone(2, 15, &[stretch(40, 8, 100), stretch(50, 2, 110)]));
+        shadows
+    }
+
+    #[test]
+    fn a_block_of_a_clone_names_what_it_was_made_of() {
+        let shadows = shadows();
+        assert_eq!(shadows.clones.origin(47), Some(107));
+        assert_eq!(shadows.clones.origin(51), Some(111));
+        assert_eq!((shadows.clones.origin(48), shadows.clones.origin(0)), (None, None));
+        assert_eq!(shadows.clones.cut_of(40), Some(15));
+        assert!(shadows.clones.overlap(30, 11) && !shadows.clones.overlap(30, 10));
+        assert!(!shadows.is_far(51) && shadows.is_far(52));
+    }
+
+    #[test]
+    fn clones_have_no_block_in_common_with_clones_or_snapshots_and_are_of_what_can_be_read() {
+        let mut shadows = shadows();
+        assert!(shadows.takes_clone(&[stretch(60, 8, 100), stretch(68, 2, 100)], 100));
+        assert!(
+            !shadows.takes_clone(&[], 100) && !shadows.takes_clone(&[stretch(60, 0, 100)], 100)
+        );
+        assert!(!shadows.takes_clone(&[stretch(95, 6, 100)], 100), "no such blocks");
+        assert!(!shadows.takes_clone(&[stretch(60, 9, 100)], 100), "more than the stretch has");
+        assert!(!shadows.takes_clone(&[stretch(60, 8, 50)], 100), "of no snapshot");
+        assert!(!shadows.takes_clone(&[stretch(47, 4, 100)], 100), "a clone has the first");
+        assert!(!shadows.takes_clone(&[stretch(7, 4, 100)], 100), "a snapshot has the first");
+        assert!(!shadows.takes_clone(&[stretch(60, 4, 100), stretch(63, 4, 100)], 100));
+        shadows.snapshot(0).life = super::super::shadows::Life::Leaving;
+        assert!(!shadows.takes_clone(&[stretch(60, 4, 100)], 100), "it leaves");
+    }
+
+    #[test]
+    fn what_a_clone_is_made_of_and_what_is_made_of_a_clone_are_needed() {
+        let mut shadows = shadows();
+        assert!(shadows.is_needed(1) && !shadows.is_needed(2));
+        shadows.take(3, 20, vec![stretch(44, 2, 120)]);
+        assert!(shadows.is_needed(2) && !shadows.is_needed(3));
+        shadows.end_clone(2);
+        assert!(!shadows.is_needed(1) && shadows.clones.is_empty());
+    }
+}

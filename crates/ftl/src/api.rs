@@ -128,7 +128,7 @@ pub enum SnapshotError {
     /// To prepare or clone: there is one of this number. Else: there is none, or it is not prepared (cut) or leaving (drop).
     Number,
     /// No stretches, or some that are empty, overlap, are beyond the device, or whose shadow is not free; of a clone: that
-    /// have another one's or a snapshot's blocks, or name what is no snapshot.
+    /// have another one's blocks, or name what is no snapshot.
     Stretches,
     /// Blocks that should be a clone hold something.
     NotEmpty,

@@ -8,7 +8,7 @@
 //!
 //! Invariants:
 //! - no block is of two clones;
-//! - the snapshot is older than its clone, so the way from a clone to what it was made of comes to an end;
+//! - the snapshot is older than its clone, and no cut is the same sequence as that of a clone; so the way from a clone to what it was made of comes to an end;
 //! - as long as a clone is there, so are the addresses that it names.
 
 use super::shadows::Shadows;
@@ -83,14 +83,13 @@ impl Clones {
 }
 
 impl Shadows {
-    /// Whether a clone could be made of these stretches, of a device of so many logical blocks: no other clone or
-    /// snapshot has its blocks, and each is made of one stretch of a snapshot that can be read.
+    /// Whether a clone could be made of these stretches, of a device of so many logical blocks: no other clone has its blocks,
+    /// and each is made of one stretch of a snapshot that can be read.
     pub fn takes_clone(&self, stretches: &[ShadowStretch], blocks: u32) -> bool {
         let apart = |it: &ShadowStretch, other: &ShadowStretch| {
             it.end() <= Some(other.first) || other.end() <= Some(it.first)
         };
-        let taken = self.stretches().chain(self.clones.stretches());
-        let mut others: Vec<&ShadowStretch> = taken.collect();
+        let mut others: Vec<&ShadowStretch> = self.clones.stretches().collect();
         for stretch in stretches {
             let sound = stretch.blocks > 0
                 && stretch.end().is_some_and(|end| end <= blocks)
@@ -119,17 +118,22 @@ impl Shadows {
     /// of a clone.
     pub fn is_needed(&self, number: u32) -> bool {
         if let Some(clone) = self.clones.numbered(number) {
-            let has_snapshots = |it: &ShadowStretch| {
-                let meets = |of: &&ShadowStretch| {
-                    it.first < of.first + of.blocks && of.first < it.first + it.blocks
-                };
-                self.stretches().any(|of| meets(&of))
-            };
-            return clone.stretches.iter().any(has_snapshots);
+            // One that was taken before is of a former life of the blocks.
+            let later = self.list().iter().filter(|snapshot| snapshot.cut > clone.cut);
+            let later = later.map(|snapshot| &snapshot.stretches);
+            let prepared = self.prepared().iter().map(|(_, stretches)| stretches);
+            return later.chain(prepared).any(|of| overlap(of, &clone.stretches));
         }
         let snapshot = self.list().iter().find(|snapshot| snapshot.number == number);
         snapshot.is_some_and(|snapshot| self.clones.name(&snapshot.stretches))
     }
+}
+
+fn overlap(stretches: &[ShadowStretch], others: &[ShadowStretch]) -> bool {
+    let meets = |it: &ShadowStretch, of: &ShadowStretch| {
+        it.first < of.first + of.blocks && of.first < it.first + it.blocks
+    };
+    stretches.iter().any(|it| others.iter().any(|of| meets(it, of)))
 }
 
 #[cfg(test)]
@@ -164,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn clones_have_no_block_in_common_with_clones_or_snapshots_and_are_of_what_can_be_read() {
+    fn clones_have_no_block_in_common_and_are_of_what_can_be_read() {
         let mut shadows = shadows();
         assert!(shadows.takes_clone(&[stretch(60, 8, 100), stretch(68, 2, 100)], 100));
         assert!(
@@ -174,7 +178,7 @@ mod tests {
         assert!(!shadows.takes_clone(&[stretch(60, 9, 100)], 100), "more than the stretch has");
         assert!(!shadows.takes_clone(&[stretch(60, 8, 50)], 100), "of no snapshot");
         assert!(!shadows.takes_clone(&[stretch(47, 4, 100)], 100), "a clone has the first");
-        assert!(!shadows.takes_clone(&[stretch(7, 4, 100)], 100), "a snapshot has the first");
+        assert!(shadows.takes_clone(&[stretch(7, 4, 100)], 100), "of a former life");
         assert!(!shadows.takes_clone(&[stretch(60, 4, 100), stretch(63, 4, 100)], 100));
         shadows.snapshot(0).life = super::super::shadows::Life::Leaving;
         assert!(!shadows.takes_clone(&[stretch(60, 4, 100)], 100), "it leaves");
@@ -186,6 +190,9 @@ mod tests {
         assert!(shadows.is_needed(1) && !shadows.is_needed(2));
         shadows.take(3, 20, vec![stretch(44, 2, 120)]);
         assert!(shadows.is_needed(2) && !shadows.is_needed(3));
+        shadows.begin_clone(clone(4, 30, &[stretch(0, 2, 102)]));
+        assert!(!shadows.is_needed(4), "the snapshot of its blocks was taken before");
+        shadows.end_clone(4);
         shadows.end_clone(2);
         assert!(!shadows.is_needed(1) && shadows.clones.is_empty());
     }

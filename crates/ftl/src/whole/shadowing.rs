@@ -83,6 +83,15 @@ impl Ftl {
         self.shadows.snapshot(place.of).held += u64::from(is_slot(held));
     }
 
+    /// `lba`, which holds nothing, becomes a clone: a snapshot that had it in a former life says so from now on.
+    pub(crate) fn keep_nothing(&mut self, lba: u32) {
+        if !self.shadows.is_far(lba)
+            && let Some(place) = self.unfilled(lba)
+        {
+            self.fill(place, lba, UNMAPPED);
+        }
+    }
+
     /// What a shadow says of a block that holds nothing itself.
     pub(crate) fn unchanged(&self, lba: u32) -> u32 {
         let of_clone = self.shadows.clones.origin(lba).is_some();

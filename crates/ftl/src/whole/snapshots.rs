@@ -331,8 +331,8 @@ impl Ftl {
             let overlaps = |it: &ShadowStretch| entry.lba < it.first + it.blocks && it.first < end;
             stretches.iter().any(overlaps)
         };
-        let requests = self.host.requests.indices().map(|index| &self.host.requests[index]);
-        requests.filter(touches)
+        let live = self.host.requests.live().into_iter();
+        live.map(|index| &self.host.requests[index]).filter(touches)
     }
 
     fn make_clone(&mut self, number: u32) -> Turn {
@@ -360,7 +360,11 @@ impl Ftl {
             return Turn::Ended(Err(error));
         }
         let stretches = asked_stretches(&mut self.snapshots);
-        self.shadows.begin_clone(CloneRecord { number, cut: self.sequence_next, stretches });
+        for lba in stretches.iter().flat_map(|it| it.first..it.first + it.blocks) {
+            self.keep_nothing(lba);
+        }
+        let cut = self.next_sequence();
+        self.shadows.begin_clone(CloneRecord { number, cut, stretches });
         self.checkpoint.begin_anew();
         self.note_record(number, SnapshotStep::Clone);
         Turn::Begun

@@ -84,9 +84,6 @@ impl Ftl {
     ) -> Option<u32> {
         let mut entry = entry;
         if lba < self.map.blocks() && !self.shadows.is_far(lba) {
-            if self.is_of_former_life(lba, sequence) {
-                return None;
-            }
             if entry == UNMAPPED && !self.is_mutant(Mutant::ReplayShowsOrigin) {
                 entry = self.trimmed(lba);
             }
@@ -96,6 +93,7 @@ impl Ftl {
                     self.map.replace(address, entry);
                     return Some(address);
                 }
+                _ if self.is_of_former_life(lba, sequence) => return None,
                 Some(_) => {}
                 None => self.recover_fill(lba, entry, fills),
             }

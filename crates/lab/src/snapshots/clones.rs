@@ -31,6 +31,8 @@ pub(super) struct KnownClone {
     number: u32,
     stretches: Vec<ShadowStretch>,
     stage: Stage,
+    /// When it was made, as snapshots are taken.
+    made_at: u32,
     /// What the order that is under way changes.
     changes: Vec<OperationId>,
 }
@@ -59,14 +61,13 @@ impl Explorer<'_> {
             return Ok(false);
         }
         let of = &taken[self.random.below(taken.len() as u64) as usize];
-        let Some(stretches) = self.draw_clone(of, host) else { return Ok(false) };
+        let Some(stretches) = self.draw_clone(of) else { return Ok(false) };
         self.make(host, of, stretches, cuts)?;
         Ok(true)
     }
 
     /// Parts of a snapshot, and where they could be cloned.
-    fn draw_clone(&mut self, of: &Known, host: &Host) -> Option<Vec<ShadowStretch>> {
-        let leaving = host.sim.ftl().snapshots();
+    fn draw_clone(&mut self, of: &Known) -> Option<Vec<ShadowStretch>> {
         let mut stretches: Vec<ShadowStretch> = Vec::new();
         for part in &of.stretches {
             let at = self.random.below(u64::from(part.blocks)) as u32;
@@ -78,10 +79,8 @@ impl Explorer<'_> {
             }
             let first = self.clones_from + self.random.below(u64::from(room - blocks + 1)) as u32;
             let stretch = ShadowStretch { first, blocks, shadow: part.shadow + at };
-            let taken = self.clones.iter().map(|clone| &clone.stretches);
-            let mut taken = taken.chain(self.known.iter().map(|known| &known.stretches));
-            let is_free = !taken.any(|others| overlap(&[stretch], others))
-                && !leaving.iter().any(|status| overlap(&[stretch], &status.stretches));
+            let mut taken = self.clones.iter().map(|clone| &clone.stretches);
+            let is_free = !taken.any(|others| overlap(&[stretch], others));
             if is_free && !overlap(&[stretch], &stretches) {
                 stretches.push(stretch);
             }
@@ -123,7 +122,9 @@ impl Explorer<'_> {
         let number = self.next_number;
         self.next_number += 1;
         host.sim.order_snapshot(number, SnapshotOrder::Clone(&stretches));
-        self.clones.push(KnownClone { number, stretches, stage: Stage::Making, changes });
+        self.moment += 1;
+        let (stage, made_at) = (Stage::Making, self.moment);
+        self.clones.push(KnownClone { number, stretches, stage, made_at, changes });
         self.await_clone(host, number, cuts)
     }
 
@@ -140,11 +141,20 @@ impl Explorer<'_> {
     fn give_up(&mut self, host: &mut Host, at: usize, cuts: bool) -> Result<(), Failure> {
         let KnownClone { number, stretches, .. } = self.clones[at].clone();
         self.rest(host, cuts)?;
-        let is_needed = |host: &Host| {
-            let snapshots = host.sim.ftl().snapshots();
-            snapshots.iter().any(|status| overlap(&status.stretches, &stretches))
-        };
-        let was_needed = is_needed(host);
+        let is_known = |number: u32| self.known.iter().any(|known| known.number == number);
+        let mut leaving = host.sim.ftl().snapshots();
+        leaving.retain(|status| !is_known(status.number));
+        if leaving.iter().any(|status| overlap(&status.stretches, &stretches)) {
+            // One of the clone, or of before it: nobody remembers.
+            return Ok(());
+        }
+        let passes =
+            |known: &&Known| matches!(known.phase, Phase::Preparing | Phase::Dropping);
+        if self.known.iter().filter(passes).any(|known| overlap(&known.stretches, &stretches)) {
+            // It is there or not when the order has its turn.
+            return Ok(());
+        }
+        let was_needed = self.has_snapshots(&self.clones[at]);
         let mut changes = Vec::new();
         if !was_needed {
             // What is durable of it is what is seen from here on.
@@ -171,12 +181,8 @@ impl Explorer<'_> {
         self.await_clone(host, number, cuts)?;
         let is_gone = self.clones.iter().all(|clone| clone.number != number);
         match (was_needed, is_gone) {
-            // A snapshot that was leaving may have left.
             (true, false) => Ok(()),
-            (true, true) if is_needed(host) => {
-                Err(Failure(format!("clone {number} went, which has snapshots")))
-            }
-            (true, true) => self.trim(host, &stretches, cuts),
+            (true, true) => Err(Failure(format!("clone {number} went, which has snapshots"))),
             (false, true) => self.trim(host, &stretches, cuts),
             (false, false) => Err(Failure(format!("clone {number} stays"))),
         }
@@ -184,10 +190,7 @@ impl Explorer<'_> {
 
     /// Gives up a clone of which there is no snapshot, if there is one. False if not.
     pub(super) fn give_clone_up(&mut self, host: &mut Host) -> Result<bool, Failure> {
-        let known = &self.known;
-        let is_free = |clone: &KnownClone| {
-            !known.iter().any(|known| overlap(&known.stretches, &clone.stretches))
-        };
+        let is_free = |clone: &KnownClone| !self.has_snapshots(clone);
         let Some(at) = self.clones.iter().position(is_free) else { return Ok(false) };
         // Snapshots of it may still be leaving.
         self.give_up(host, at, false)?;
@@ -266,6 +269,14 @@ impl Explorer<'_> {
             of.iter().any(|of| it.shadow >= of.shadow && it.shadow < of.shadow + of.blocks)
         };
         self.clones.iter().any(|clone| clone.stretches.iter().any(named))
+    }
+
+    /// Whether there are snapshots of this clone, or will be.
+    fn has_snapshots(&self, clone: &KnownClone) -> bool {
+        self.known.iter().any(|known| {
+            let is_later = known.taken_at == 0 || known.taken_at > clone.made_at;
+            is_later && overlap(&known.stretches, &clone.stretches)
+        })
     }
 
     /// An order about a clone has not ended.

@@ -48,6 +48,8 @@ pub(super) struct Known {
     pub number: u32,
     pub stretches: Vec<ShadowStretch>,
     pub phase: Phase,
+    /// When it was cut, as clones are made; 0 before.
+    pub taken_at: u32,
     /// What its blocks held at its cut.
     pub content: BTreeMap<u32, u64>,
 }

@@ -93,8 +93,10 @@ struct Explorer<'a> {
     report: SnapshotReport,
     known: Vec<Known>,
     clones: Vec<KnownClone>,
-    /// Blocks from this one on may become clones; no snapshot has any that is not one.
+    /// Blocks from this one on may become clones; few snapshots have any that is not one.
     clones_from: u32,
+    /// Snapshots and clones so far, in the order in which they were taken and made.
+    moment: u32,
     next_number: u32,
     /// Blocks that are read for the content of a snapshot, with what they hold.
     seen: Option<BTreeMap<u32, u64>>,
@@ -275,6 +277,7 @@ fn begin<'a>(
         } else {
             logical_blocks - logical_blocks / 3
         },
+        moment: 0,
         next_number: 1,
         seen: None,
         fruitless: 0,
@@ -379,7 +382,7 @@ impl Explorer<'_> {
     }
 
     fn prepare(&mut self, host: &mut Host) {
-        let blocks = self.clones_from;
+        let blocks = if self.random.chance(0.2) { self.logical_blocks } else { self.clones_from };
         let half = blocks / 2;
         let mut lower = |from: u32, to: u32| {
             let first = from + self.random.below(u64::from((to - from) / 2)) as u32;
@@ -391,7 +394,7 @@ impl Explorer<'_> {
             1 => vec![lower(0, blocks)],
             _ => vec![(0, blocks)],
         };
-        if let Some(of_clone) = self.part_of_clone() {
+        if let Some(of_clone) = self.part_of_clone().filter(|_| blocks == self.clones_from) {
             if self.random.chance(0.5) {
                 parts.clear();
             }
@@ -410,7 +413,7 @@ impl Explorer<'_> {
         self.next_number += 1;
         host.sim.order_snapshot(number, SnapshotOrder::Prepare(&stretches));
         let (phase, content) = (Phase::Preparing, BTreeMap::new());
-        self.known.push(Known { number, stretches, phase, content });
+        self.known.push(Known { number, stretches, phase, taken_at: 0, content });
     }
 
     /// Where the next so many addresses are free: mostly near, sometimes so far that a checkpoint takes more pages.
@@ -451,6 +454,8 @@ impl Explorer<'_> {
         let known = known.ok_or_else(|| Failure("a prepared snapshot vanished".into()))?;
         known.content = self.seen.take().unwrap_or_default();
         known.phase = Phase::Cutting;
+        self.moment += 1;
+        known.taken_at = self.moment;
         host.sim.order_snapshot(number, SnapshotOrder::Cut);
         Ok(())
     }

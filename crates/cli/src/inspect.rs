@@ -63,6 +63,7 @@ fn device_json(kind: &Kind, data: &Path, shards: &[Offline], bands: bool) -> Val
                 "stretches": volume.stretches.iter().map(stretch).collect::<Vec<_>>(),
                 "size_bytes": volume.blocks() * BLOCK_BYTES as u64,
                 "read_only": volume.read_only,
+                "clone_of": table.origin_of(volume),
             })
         })
         .collect();
@@ -240,7 +241,13 @@ fn device_text(device: &Value, with_bands: bool) -> String {
         shown(&device["uuid"])
     );
     for volume in array(&device["volumes"]) {
-        let mode = if volume["read_only"] == true { ", read only" } else { "" };
+        let mut mode = String::new();
+        if volume["read_only"] == true {
+            mode.push_str(", read only");
+        }
+        if let Some(of) = volume["clone_of"].as_str() {
+            mode.push_str(&format!(", a clone of {of}"));
+        }
         let size = bytes(number(&volume["size_bytes"]));
         text.push_str(&format!("  volume {}: {size}{mode}\n", shown(&volume["name"])));
     }

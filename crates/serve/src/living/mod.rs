@@ -328,11 +328,25 @@ impl Keeper {
         }
     }
 
-    /// A volume is not renamed to a name of which the config says that other hosts may see it.
+    /// A volume is not renamed to a name of which the config says that other hosts may see it, and not cloned to one that more
+    /// may see.
     fn keeps_hosts(&self, change: &Change) -> Result<(), Refused> {
-        let Change::Rename { from, to, .. } = change else { return Ok(()) };
         let hosts = |name: &String| self.config.nvme.as_ref()?.volume_hosts.get(name);
-        let is_there = self.living.table().volumes.iter().any(|volume| volume.name == *from);
+        let table = self.living.table();
+        if let Change::Clone { of, name, .. } = change
+            && let Some(snapshot) = table.snapshot(of)
+            && let Some(from) = table.volumes.iter().find(|it| it.number == snapshot.volume)
+            && let Some(may_see) = hosts(&from.name)
+            && hosts(name) != Some(may_see)
+        {
+            let from = &from.name;
+            return Err(Refused::Never(format!(
+                "{from:?} has nvme_hosts in the config, and every host may use a volume that has none: say the same of {name:?} \
+                 there, in a [[volume]] of that name, and start the server again before"
+            )));
+        }
+        let Change::Rename { from, to, .. } = change else { return Ok(()) };
+        let is_there = table.volumes.iter().any(|volume| volume.name == *from);
         match (hosts(from), hosts(to)) {
             (before, after) if before == after || !is_there => Ok(()),
             (Some(_), _) => Err(Refused::Never(format!(

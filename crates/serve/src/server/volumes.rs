@@ -2,7 +2,7 @@
 
 use super::Control;
 use crate::config::Config;
-use crate::device::{Table, Volume};
+use crate::device::{Stretch, Table, Volume};
 use crate::exports::Offered;
 use crate::living::{Ground, VolumesControl};
 use crate::nbd;
@@ -76,16 +76,27 @@ pub fn living(
     VolumesControl::start(shared, Ground { table, device_blocks, device, config, found })
 }
 
-/// Tells of snapshots that are recorded, and of which a shard does not have its part.
+/// Tells of snapshots and clones that are recorded, and of which a shard does not have its part.
 fn tell_missing(shared: &Shared, table: &Table, found: &[Vec<u32>]) {
+    let missing = |number: u32, stretches: &[Stretch]| -> Vec<usize> {
+        let is_part =
+            |shard: usize, of: &Stretch| shared.split.part_of(shard, of.first, of.blocks).is_some();
+        let has_part = |shard: usize| stretches.iter().any(|of| is_part(shard, of));
+        let lacks = |&shard: &usize| has_part(shard) && !found[shard].contains(&number);
+        (0..found.len()).filter(lacks).collect()
+    };
+    for clone in table.volumes.iter().filter(|volume| volume.origin.is_some()) {
+        for shard in missing(clone.number, &clone.stretches) {
+            let (name, of) = (&clone.name, table.origin_of(clone).unwrap_or_default());
+            tracing::error!(
+                shard,
+                "the volume {name} is not whole: what it has of {of} is lost there, and reads as zeroes; copy what is \
+                 wanted of it, and clone {of} again"
+            );
+        }
+    }
     for snapshot in &table.snapshots {
-        let has_part = |shard: usize| {
-            let mut stretches = snapshot.stretches.iter();
-            stretches.any(|of| shared.split.part_of(shard, of.first, of.blocks).is_some())
-        };
-        let missing = (0..found.len())
-            .filter(|&shard| has_part(shard) && !found[shard].contains(&snapshot.number));
-        for shard in missing {
+        for shard in missing(snapshot.number, &snapshot.stretches) {
             let name = table.name_of(snapshot);
             tracing::error!(
                 shard,

@@ -535,3 +535,21 @@ fn clones_are_there_as_a_whole_or_not_at_all_after_a_kill_at_any_instant() {
     println!("clonekill: {there} of 10 there after the kill, {} at the end", made.len());
     server.terminate();
 }
+
+#[test]
+fn a_clone_of_a_volume_that_few_hosts_see_is_seen_by_no_others() {
+    let scratch = Scratch::new("clonehosts");
+    let text = "[device]\nprofile = \"instant\"\ncapacity = \"32MiB\"\n[[volume]]\nname = \"data\"\nsize = \"8MiB\"\n\
+                nvme_hosts = [\"nqn.2026-01.org.example:me\"]\n[nvme]\ntcp = \"127.0.0.1:0\"\ntcp_plain = true\n";
+    let path = scratch.file("weir.toml");
+    fs::write(&path, text).expect("a config");
+    let server = Server::start(&scratch, &["--config", &path]);
+    volume(&scratch, &["snapshot", "data", "x"]);
+    refused(&scratch, &["clone", "data@x", "trial"], "say the same of \"trial\" there");
+    server.terminate();
+    let wish = "[[volume]]\nname = \"trial\"\nsize = \"8MiB\"\nnvme_hosts = [\"nqn.2026-01.org.example:me\"]\n";
+    fs::write(&path, format!("{text}{wish}")).expect("a config");
+    let server = Server::start(&scratch, &["--config", &path]);
+    volume(&scratch, &["clone", "data@x", "trial"]);
+    server.terminate();
+}

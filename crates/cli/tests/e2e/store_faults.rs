@@ -179,6 +179,58 @@ fn units_that_are_stopped_are_told_within_the_time_that_was_given_and_hold_up_no
     served.stop();
 }
 
+/// Two memtables fill while no unit takes their tables: a new log is begun for each, and nobody waits for a table to be put.
+/// What comes when there is no memory left for more waits, and nothing else waits with it.
+#[test]
+fn puts_wait_for_no_table_on_its_way_until_memory_is_full_and_then_only_puts_wait() {
+    let both = Both::start("storeroll", "128MiB");
+    let served = Served::start(&both, "sr", &["--slices", "1"]);
+    let store = served.client();
+    let status = store.status().expect("an answer");
+    let block = status["room"]["raw_block_bytes"].as_u64().expect("a number") as usize;
+    let value = |number: u64| pattern(number, block / 16);
+    both.signal_units(libc::SIGSTOP);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            (0..36).for_each(|number| store.put(&key(number), &value(number)).expect("a put"));
+        });
+        let begun = Instant::now();
+        while !first.is_finished() {
+            if begun.elapsed() > PATIENCE {
+                both.signal_units(libc::SIGCONT);
+                panic!("a put waits for a table that no unit takes: {}", served.log());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let more: Vec<_> = (0..4)
+            .map(|writer| {
+                let store = served.client();
+                scope.spawn(move || {
+                    (36 + writer * 15..51 + writer * 15)
+                        .for_each(|number| store.put(&key(number), &value(number)).expect("a put"));
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_secs(1));
+        let waits = more.iter().any(|writer| !writer.is_finished());
+        let socket = served.data.join("control.sock");
+        let begun = Instant::now();
+        for _ in 0..5 {
+            let metrics = client::http::get(&client::Place::from(socket.as_path()), "/metrics");
+            assert!(metrics.expect("an answer").contains("weir_store_units_answer"));
+            assert_eq!(store.get(&key(30)).expect("it is in memory"), Some(value(30)));
+        }
+        let took = begun.elapsed();
+        both.signal_units(libc::SIGCONT);
+        assert!(waits, "five memtables fit in memory: this tests nothing");
+        assert!(took < Duration::from_secs(5), "{took:?}");
+    });
+    for number in 0..96 {
+        assert_eq!(store.get(&key(number)).expect("an answer"), Some(value(number)), "{number}");
+    }
+    served.stop();
+}
+
 #[test]
 fn a_units_server_that_has_ended_is_503_for_who_gets_a_value() {
     let mut both = Both::start("storedown", "64MiB");

@@ -102,6 +102,16 @@ impl Shadows {
         (1..=super::shadows::STRETCHES_MAX).contains(&stretches.len())
     }
 
+    /// Of these stretches what snapshots had in a former life.
+    pub fn had_before(&self, stretches: &[ShadowStretch]) -> Vec<std::ops::Range<u32>> {
+        let taken = self.list().iter().flat_map(|snapshot| &snapshot.stretches);
+        let common = |it: &ShadowStretch, of: &ShadowStretch| {
+            it.first.max(of.first)..(it.first + it.blocks).min(of.first + of.blocks)
+        };
+        let all = taken.flat_map(|of| stretches.iter().map(move |it| common(it, of)));
+        all.filter(|range| !range.is_empty()).collect()
+    }
+
     /// These blocks, which hold nothing, are a clone from now on; whatever comes has a sequence from its cut on.
     pub fn begin_clone(&mut self, clone: CloneRecord) {
         self.clones.push(clone);
@@ -179,6 +189,7 @@ mod tests {
         assert!(!shadows.takes_clone(&[stretch(60, 8, 50)], 100), "of no snapshot");
         assert!(!shadows.takes_clone(&[stretch(47, 4, 100)], 100), "a clone has the first");
         assert!(shadows.takes_clone(&[stretch(7, 4, 100)], 100), "of a former life");
+        assert_eq!(shadows.had_before(&[stretch(7, 4, 100), stretch(60, 4, 100)]), [7..8]);
         assert!(!shadows.takes_clone(&[stretch(60, 4, 100), stretch(63, 4, 100)], 100));
         shadows.snapshot(0).life = super::super::shadows::Life::Leaving;
         assert!(!shadows.takes_clone(&[stretch(60, 4, 100)], 100), "it leaves");

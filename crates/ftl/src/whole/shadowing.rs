@@ -156,8 +156,11 @@ impl Ftl {
     /// The block that is read at `address`, the one that it is a clone of, and so on.
     pub(crate) fn blocks_behind(&self, address: u32) -> impl Iterator<Item = u32> + '_ {
         let origin = |&lba: &u32| {
-            let origin = self.shadows.clones.origin(lba).filter(|_| !self.shadows.is_far(lba));
-            origin.map(|address| self.block_at(address))
+            let address = match self.shadows.is_far(lba) {
+                true => None,
+                false => self.shadows.clones.origin(lba),
+            };
+            address.map(|address| self.block_at(address))
         };
         std::iter::successors(Some(self.block_at(address)), origin)
     }

@@ -360,7 +360,7 @@ impl Ftl {
             return Turn::Ended(Err(error));
         }
         let stretches = asked_stretches(&mut self.snapshots);
-        for lba in stretches.iter().flat_map(|it| it.first..it.first + it.blocks) {
+        for lba in self.shadows.had_before(&stretches).into_iter().flatten() {
             self.keep_nothing(lba);
         }
         let cut = self.next_sequence();

@@ -148,8 +148,7 @@ impl Explorer<'_> {
             // One of the clone, or of before it: nobody remembers.
             return Ok(());
         }
-        let passes =
-            |known: &&Known| matches!(known.phase, Phase::Preparing | Phase::Dropping);
+        let passes = |known: &&Known| matches!(known.phase, Phase::Preparing | Phase::Dropping);
         if self.known.iter().filter(passes).any(|known| overlap(&known.stretches, &stretches)) {
             // It is there or not when the order has its turn.
             return Ok(());

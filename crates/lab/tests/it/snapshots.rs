@@ -276,3 +276,57 @@ fn a_device_that_fails_ends_every_order_and_still_shows_its_snapshots() {
     assert_eq!((read(&mut sim, 0), read(&mut sim, blocks)), (Ok(5), Ok(1)));
     assert_eq!(order(&mut sim, 3, SnapshotOrder::Prepare(&[next])), Err(SnapshotError::Failed));
 }
+
+#[test]
+fn what_cannot_be_a_clone_is_refused_and_one_costs_nothing() {
+    let (mut sim, blocks) = full_device().expect("it is made");
+    let clone = |sim: &mut Sim, number, stretches: &[ShadowStretch]| {
+        order(sim, number, SnapshotOrder::Clone(stretches))
+    };
+    // The upper half of the device holds nothing.
+    let upper = blocks / 2 + 8;
+    let stretch = ShadowStretch { first: upper, blocks: 8, shadow: blocks };
+    assert_eq!(clone(&mut sim, 2, &[stretch]), Err(SnapshotError::Stretches), "of nothing");
+    take(&mut sim, 1, ShadowStretch { first: 0, blocks: 12, shadow: blocks }).expect("room");
+    let wider = ShadowStretch { blocks: 13, ..stretch };
+    assert_eq!(clone(&mut sim, 2, &[wider]), Err(SnapshotError::Stretches), "more than it has");
+    assert_eq!(clone(&mut sim, 1, &[stretch]), Err(SnapshotError::Number));
+    let lower = ShadowStretch { first: 20, ..stretch };
+    assert_eq!(clone(&mut sim, 2, &[lower]), Err(SnapshotError::NotEmpty));
+    let held = sim.ftl().counter("blocks_mapped");
+    assert_eq!(clone(&mut sim, 2, &[stretch]), Ok(()));
+    assert_eq!(sim.ftl().counter("blocks_mapped"), held, "it costs nothing");
+    assert_eq!(clone(&mut sim, 3, &[stretch]), Err(SnapshotError::Stretches), "it is one already");
+    assert_eq!(sim.ftl().mapped_run(Lba(upper), 20), (true, 8));
+    for at in 0..8 {
+        assert_eq!(read(&mut sim, upper + at), Ok(1));
+    }
+    assert_eq!(read(&mut sim, upper + 8), Ok(0));
+    // What is trimmed of it and what is written of either is its own.
+    assert_eq!(trim(&mut sim, upper, 2), Ok(()));
+    assert_eq!(write(&mut sim, upper + 2, 7), Ok(()));
+    assert_eq!(write(&mut sim, 3, 8), Ok(()));
+    let seen = |sim: &mut Sim| (0..5).map(|at| read(sim, upper + at)).collect::<Vec<_>>();
+    assert_eq!(seen(&mut sim), [Ok(0), Ok(0), Ok(7), Ok(1), Ok(1)]);
+    assert_eq!(order(&mut sim, 1, SnapshotOrder::Drop), Err(SnapshotError::Needed));
+    take(&mut sim, 4, ShadowStretch { first: upper, blocks: 8, shadow: blocks + 12 })
+        .expect("room");
+    assert_eq!(order(&mut sim, 2, SnapshotOrder::Drop), Err(SnapshotError::Needed));
+    assert_eq!(read(&mut sim, blocks + 12 + 4), Ok(1), "a snapshot of what it inherits");
+    order(&mut sim, 4, SnapshotOrder::Drop).expect("it goes");
+    while sim.ftl().snapshots().len() > 1 {
+        sim.step(Instant(u64::MAX)).expect("it goes on");
+    }
+    // A read of it is under way.
+    sim.read(0, upper + 5, 1);
+    sim.order_snapshot(2, SnapshotOrder::Drop);
+    sim.run_until_answered().expect("it goes on");
+    let finished = sim.take_finished().expect("it was answered");
+    sim.release(finished);
+    let (number, step, result) = (2, SnapshotStep::Drop, Err(SnapshotError::Busy));
+    assert_eq!(sim.take_snapshot_end(), Some(SnapshotEnd { number, step, result }));
+    order(&mut sim, 2, SnapshotOrder::Drop).expect("it goes");
+    assert_eq!(seen(&mut sim), [Ok(0), Ok(0), Ok(7), Ok(0), Ok(0)]);
+    order(&mut sim, 1, SnapshotOrder::Drop).expect("nobody needs it");
+    sim.verify().expect("it is sound");
+}

@@ -25,6 +25,8 @@ pub struct Exported {
     pub handle: u8,
     /// What keeps its limits, if it has some.
     pub limiter: Option<Arc<Limiter>>,
+    /// Writes of up to so many blocks that lie in one piece are seen whole or not at all.
+    pub atomic_blocks: u32,
 }
 
 impl Exported {
@@ -139,9 +141,11 @@ pub(crate) fn volumes(
         // Whatever its name is, no other volume is that, here or elsewhere.
         export.description = format!("volume={} device={device:032x}", volume.number);
         let handle = ((volume.number - 1) % u32::from(config.ftl.handles)) as u8;
+        let volume_name = volume.name.clone();
         offer.add(volume, export, handle)?;
         if let Some(added) = offer.exported.last_mut() {
             added.limiter = limiter;
+            added.atomic_blocks = config.wish(&volume_name).map_or(1, |wish| wish.atomic_blocks);
         }
     }
     Ok(Offered { snapshots, ..offer.into() })
@@ -205,7 +209,14 @@ impl Offer {
         let (stretches, blocks) = (volume.stretches.clone(), volume.blocks());
         export.volume = volume.number as usize - 1;
         let (volume_number, limiter) = (export.volume, None);
-        self.exported.push(Exported { volume: volume_number, stretches, blocks, handle, limiter });
+        self.exported.push(Exported {
+            volume: volume_number,
+            stretches,
+            blocks,
+            handle,
+            limiter,
+            atomic_blocks: 1,
+        });
         self.exports.push(export);
         self.volumes.push(volume);
         Ok(())
@@ -293,7 +304,14 @@ mod tests {
     fn a_volume_in_pieces_is_found_piece_by_piece() {
         let stretch = |first, blocks| Stretch { first, blocks };
         let stretches = vec![stretch(100, 10), stretch(0, 5), stretch(50, 1)];
-        let exported = Exported { volume: 0, stretches, blocks: 16, handle: 0, limiter: None };
+        let exported = Exported {
+            volume: 0,
+            stretches,
+            blocks: 16,
+            handle: 0,
+            limiter: None,
+            atomic_blocks: 1,
+        };
         assert_eq!(exported.run(0, 16), stretch(100, 10));
         assert_eq!(exported.run(3, 4), stretch(103, 4));
         assert_eq!(exported.run(10, 6), stretch(0, 5));
@@ -334,6 +352,7 @@ mod tests {
             blocks: 0,
             handle: 0,
             limiter: None,
+            atomic_blocks: 1,
         };
         let of = |volumes: &[usize]| Offered {
             exported: volumes.iter().map(|&volume| exported(volume)).collect(),

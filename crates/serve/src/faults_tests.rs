@@ -80,7 +80,7 @@ impl Rig {
             0..=4 => Work::Read,
             5 | 6 => Work::Trim { fua },
             7 => Work::Flush,
-            _ => Work::Write { fua, handle: 0 },
+            _ => Work::Write { fua, handle: 0, atomic: false },
         };
         let (lba, blocks) = if work == Work::Flush { (0, 0) } else { (lba, blocks) };
         let mut buffer = Buffer::new(blocks.max(1));

@@ -236,7 +236,7 @@ impl Offline {
         assert_eq!(bytes.len() % BLOCK_BYTES, 0, "whole logical blocks");
         let mut buffer = Buffer::new((bytes.len() / BLOCK_BYTES) as u32);
         buffer.bytes_mut().copy_from_slice(bytes);
-        self.execute(Work::Write { fua: false, handle: 0 }, lba, &buffer)
+        self.execute(Work::Write { fua: false, handle: 0, atomic: false }, lba, &buffer)
     }
 
     /// Executes pieces that all come at once, whose view is of the first buffer for a read and of the second for a

@@ -14,6 +14,7 @@
 //! `WEIR_E2E_BINARY=/usr/bin/weir cargo test -p cli --test e2e` drives another binary.
 
 mod advise;
+mod atomic;
 mod attach;
 mod below;
 mod chaos;

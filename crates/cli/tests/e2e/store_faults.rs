@@ -189,6 +189,7 @@ fn puts_wait_for_no_table_on_its_way_until_memory_is_full_and_then_only_puts_wai
     let status = store.status().expect("an answer");
     let block = status["room"]["raw_block_bytes"].as_u64().expect("a number") as usize;
     let value = |number: u64| pattern(number, block / 16);
+    let socket = served.data.join("control.sock");
     both.signal_units(libc::SIGSTOP);
     std::thread::scope(|scope| {
         // What has not ended in so long waits for the units, which are stopped.
@@ -217,7 +218,6 @@ fn puts_wait_for_no_table_on_its_way_until_memory_is_full_and_then_only_puts_wai
             .collect();
         std::thread::sleep(Duration::from_secs(1));
         let waits = more.iter().any(|writer| !writer.is_finished());
-        let socket = served.data.join("control.sock");
         let others = scope.spawn(|| {
             for _ in 0..5 {
                 let metrics = client::http::get(&client::Place::from(socket.as_path()), "/metrics");

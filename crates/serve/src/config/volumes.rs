@@ -9,7 +9,7 @@ use crate::policies::{PluginFile, WASM};
 use crate::volume::Split;
 use flash::{BLOCK_BYTES, MILLISECOND};
 use ftl::policy::stream;
-use ftl::{MapVolume, Settings, StreamVolume};
+use ftl::{ATOMIC_BLOCKS_MAX, MapVolume, Settings, StreamVolume};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -24,6 +24,8 @@ pub struct Wish {
     pub share: u32,
     /// Whether its map stays in DRAM.
     pub page: bool,
+    /// Writes of up to so many blocks are seen whole or not at all; up to 1: no more than a block is.
+    pub atomic_blocks: u32,
     /// Whether it is served read-only, if that is said here.
     pub read_only: Option<bool>,
     /// How much clients may ask, if that is said here.
@@ -42,6 +44,7 @@ const KEYS: &[&str] = &[
     "streams",
     "fast_share",
     "mapping",
+    "atomic_writes",
     "nvme_hosts",
     "vhost",
     "vhost_mode",
@@ -144,7 +147,23 @@ fn wish(section: &mut Section<'_>, plugins: &[PluginFile]) -> Wish {
     }
     let share = section.integer("fast_share", 1, 1000, "10").unwrap_or(1) as u32;
     let page = section.choice("mapping", &["cached", "page"]).as_deref() == Some("page");
-    Wish { name: String::new(), stream, share, page, read_only, limits: limits(section) }
+    let atomic_blocks = atomic_blocks(section);
+    let limits = limits(section);
+    Wish { name: String::new(), stream, share, page, atomic_blocks, read_only, limits }
+}
+
+/// Up to how many blocks writes are to be atomic.
+fn atomic_blocks(section: &mut Section<'_>) -> u32 {
+    let block = BLOCK_BYTES as u64;
+    let most = u64::from(ATOMIC_BLOCKS_MAX) * block;
+    let bytes = section.size("atomic_writes", "\"16KiB\"").unwrap_or(block);
+    if !bytes.is_power_of_two() || !(block..=most).contains(&bytes) {
+        let reason =
+            "must be a power of two from 4KiB, which is no more than any volume has, to 256KiB";
+        section.refuse_written("atomic_writes", reason, "\"16KiB\"");
+        return 1;
+    }
+    (bytes / block) as u32
 }
 
 /// How much clients may ask of a volume, if any of it is said.
@@ -326,6 +345,22 @@ mod tests {
             let refused = Config::parse(&text, Path::new(".")).unwrap_err();
             let keys: Vec<&str> = refused.0.iter().map(|error| &error.key[..]).collect();
             assert_eq!(keys, [format!("volume[0].{key}")], "{refused}");
+        }
+    }
+
+    #[test]
+    fn atomic_writes_are_a_power_of_two_that_the_ftl_keeps() {
+        let parse = |size: &str| {
+            let text =
+                format!("[[volume]]\nname = \"a\"\nsize = \"1MiB\"\natomic_writes = \"{size}\"\n");
+            Config::parse(&text, Path::new("."))
+        };
+        for (size, blocks) in [("4KiB", 1), ("16KiB", 4), ("256KiB", 64)] {
+            assert_eq!(parse(size).unwrap().wish("a").unwrap().atomic_blocks, blocks);
+        }
+        for size in ["0", "2KiB", "12KiB", "512KiB"] {
+            let refused = parse(size).unwrap_err();
+            assert_eq!(refused.0[0].key, "volume[0].atomic_writes", "{size}: {refused}");
         }
     }
 

@@ -3,11 +3,12 @@
 mod keys;
 
 use crate::config::Config;
-use crate::device::Volume;
+use crate::device::{Stretch, Volume};
 use crate::exports::Offered;
 use crate::front::nvme;
 use crate::runtime::shard::RawShape;
 use crate::server::ServeError;
+use crate::volume::STRIPE_BLOCKS;
 use flash::BLOCK_BYTES;
 use ftl::policy::stream::{self, Shape};
 use ftl::raw::WriteUnit;
@@ -77,6 +78,7 @@ pub fn subsystem(
 pub fn namespaces(config: &Config, device: u128, offered: &Offered) -> Vec<nvme::Namespace> {
     let one = |volume: &Volume| nvme::Namespace {
         handles: handles(config, offered.volume_of(volume)),
+        atomic: atomic(config, volume),
         ..namespace(config, device, (offered, volume))
     };
     offered.volumes.iter().map(one).collect()
@@ -110,11 +112,51 @@ fn namespace(
         block_shift: BLOCK_BYTES.trailing_zeros() as u8,
         zones: None,
         handles: nvme::Handles::default(),
+        atomic: nvme::Atomic::default(),
         read_only: volume.read_only,
         uuid: volume.uuid.unwrap_or_else(|| nvme::uuid_of(device, &volume.name)),
         // Who may not see a volume sees no snapshot of it either.
         hosts: hosts(config, offered.volume_of(volume)),
     }
+}
+
+/// What NVMe hosts are told of atomic writes: as many blocks as the config says, unless the volume lies in pieces whose borders
+/// cannot be told, as NVMe only knows borders at equal distances.
+fn atomic(config: &Config, volume: &Volume) -> nvme::Atomic {
+    let blocks = config.wish(&volume.name).map_or(1, |wish| wish.atomic_blocks);
+    let borders = borders(&volume.stretches, config.device.shards > 1);
+    let Some((border_every, border_first)) = borders.filter(|_| blocks > 1) else {
+        if blocks > 1 {
+            tracing::warn!(
+                "atomic_writes of the volume {:?} hold, but NVMe hosts are not told: it lies in several pieces, whose borders \
+                 are not those of stripes of 1 MiB",
+                volume.name
+            );
+        }
+        return nvme::Atomic::default();
+    };
+    nvme::Atomic { blocks: blocks as u16, border_every, border_first }
+}
+
+/// Every how many blocks a volume of these pieces has a border that no atomic write goes over, and the first of them: those of
+/// pieces, and those of stripes if there are several shards. `None` if they are not at equal distances.
+fn borders(stretches: &[Stretch], is_striped: bool) -> Option<(u16, u16)> {
+    if stretches.len() <= 1 && !is_striped {
+        return Some((0, 0));
+    }
+    let to_stripe = |of: &Stretch| (STRIPE_BLOCKS - of.first % STRIPE_BLOCKS) % STRIPE_BLOCKS;
+    let first = stretches.first()?;
+    let first = if is_striped { to_stripe(first) } else { first.blocks % STRIPE_BLOCKS };
+    let is_border = |block: u64| block % STRIPE_BLOCKS == first;
+    let mut before = 0;
+    for stretch in stretches {
+        let fits = !is_striped || is_border(before + to_stripe(stretch));
+        if before > 0 && !is_border(before) || !fits {
+            return None;
+        }
+        before += stretch.blocks;
+    }
+    Some((STRIPE_BLOCKS as u16, first as u16))
 }
 
 /// The hosts that may see a volume, if not all may.
@@ -170,12 +212,30 @@ fn zones(shape: &RawShape, config: &Config) -> Result<(u64, u8, nvme::ZoneShape)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Stretch;
     use ftl::raw::Lanes;
     use std::path::Path;
 
     fn config(text: &str) -> Config {
         Config::parse(text, Path::new(".")).unwrap()
+    }
+
+    #[test]
+    fn borders_of_atomic_writes_are_told_where_they_are_at_equal_distances() {
+        let pieces = |all: &[(u64, u64)], is_striped| {
+            let stretches: Vec<Stretch> =
+                all.iter().map(|&(first, blocks)| Stretch { first, blocks }).collect();
+            borders(&stretches, is_striped)
+        };
+        assert_eq!(pieces(&[(7, 1000)], false), Some((0, 0)), "one piece, one shard");
+        assert_eq!(pieces(&[(512, 1000)], true), Some((256, 0)));
+        assert_eq!(pieces(&[(513, 1000)], true), Some((256, 255)));
+        assert_eq!(pieces(&[(512, 256), (2048, 10)], true), Some((256, 0)));
+        assert_eq!(pieces(&[(512, 255), (2048, 10)], true), None, "a piece ends within");
+        assert_eq!(pieces(&[(512, 256), (2049, 10)], true), None, "its stripes do");
+        assert_eq!(pieces(&[(513, 255), (2048, 10)], true), Some((256, 255)));
+        assert_eq!(pieces(&[(5, 300), (9, 512), (2000, 1)], false), Some((256, 44)));
+        assert_eq!(pieces(&[(5, 300), (9, 500), (2000, 1)], false), None);
+        assert_eq!(pieces(&[], true), None);
     }
 
     #[test]

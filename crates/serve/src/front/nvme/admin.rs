@@ -3,7 +3,7 @@
 use super::command::{self, Command};
 use super::status::{self, Status};
 use super::subsystem::{
-    COMMAND_SET_NVM, COMMAND_SET_ZONED, Controller, QUEUE_ENTRIES_MAX, Subsystem,
+    Atomic, COMMAND_SET_NVM, COMMAND_SET_ZONED, Controller, QUEUE_ENTRIES_MAX, Subsystem,
 };
 use super::{Namespace, fdp, pdu, subsystem, zones};
 use crate::device::NUMBER_MAX;
@@ -188,8 +188,8 @@ impl Asked<'_> {
         // Compare, dataset management, write zeroes, verify, none of which a zoned namespace has.
         let optional = if self.is_zoned() { 0 } else { 0b1000_1101u16 };
         put(page, 520, &optional.to_le_bytes());
-        // Flushes matter, also for all namespaces at once. Of the writes, one block is whole after a power cut
-        // (AWUN and AWUPF are 0).
+        // Flushes matter, also for all namespaces at once. Of the writes, one block is whole after a power cut in any
+        // namespace (AWUN and AWUPF are 0); each says for itself if it is more.
         put(page, 525, &[0b111]);
     }
 
@@ -306,6 +306,19 @@ fn identify_namespace(namespace: &Namespace, page: &mut [u8]) {
     // Several controllers; what is trimmed or was not written reads as zeroes, also by write zeroes.
     page[30] = 1;
     page[33] = 0b1001;
+    if namespace.atomic.blocks > 1 {
+        let Atomic { blocks, border_every, border_first } = namespace.atomic;
+        // It says so of itself; then by how much, in normal operation and when power fails, and where its borders are. One
+        // less each, but for the first border.
+        page[24] |= 0b10;
+        for at in [34, 36] {
+            put(page, at, &(blocks - 1).to_le_bytes());
+        }
+        for at in [40, 44] {
+            put(page, at, &border_every.saturating_sub(1).to_le_bytes());
+        }
+        put(page, 42, &border_first.to_le_bytes());
+    }
     put(page, 92, &1u32.to_le_bytes());
     page[99] = u8::from(namespace.read_only);
     if namespace.handles.count > 0 {

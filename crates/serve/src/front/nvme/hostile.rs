@@ -33,6 +33,7 @@ fn client(setup: u8) -> (NvmeClient, Option<Seat>) {
         block_shift,
         zones,
         handles,
+        atomic: Atomic { blocks: 4, border_every: 256, border_first: 5 },
         read_only: false,
         uuid: 1,
         hosts,

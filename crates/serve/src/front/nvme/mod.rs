@@ -32,7 +32,7 @@ mod zones;
 pub use auth::{HostKeys, Keys, Secret};
 pub use fdp::Handles;
 pub use health::Health;
-pub use subsystem::{DISCOVERY_NQN, NQN_BYTES_MAX, Namespace, Subsystem, nqn_of, uuid_of};
+pub use subsystem::{Atomic, DISCOVERY_NQN, NQN_BYTES_MAX, Namespace, Subsystem, nqn_of, uuid_of};
 pub use zones::ZoneShape;
 
 use super::{Event, Front, Patience, Payload, Received, Ticket};

@@ -35,12 +35,25 @@ pub struct Namespace {
     pub zones: Option<ZoneShape>,
     /// What a write may name; none if it is zoned.
     pub handles: Handles,
+    /// What of its writes is whole or not there after a power cut.
+    pub atomic: Atomic,
     /// Nothing may be written.
     pub read_only: bool,
     /// The same at every start.
     pub uuid: u128,
     /// Who may see it; empty: whoever may connect.
     pub hosts: Vec<String>,
+}
+
+/// Up to how many blocks a write is seen whole or not at all, by those that read meanwhile and after a power cut.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Atomic {
+    /// So many; up to 1: no more than a block is.
+    pub blocks: u16,
+    /// Unless it lies on both sides of a border, of which there is one every so many blocks; 0: there is none.
+    pub border_every: u16,
+    /// The block of the first border.
+    pub border_first: u16,
 }
 
 impl Namespace {

@@ -22,6 +22,7 @@ pub fn subsystem(hosts: &[&str]) -> Arc<Subsystem> {
         block_shift,
         zones,
         handles,
+        atomic: Atomic { blocks: 4, border_every: 256, border_first: 5 },
         read_only,
         uuid,
         hosts: hosts_of,
@@ -549,6 +550,15 @@ fn a_command_that_the_limits_of_its_volume_let_in_much_later_is_to_be_tried_agai
     ranges[4] = 1;
     io.command(&trim, &ranges);
     assert!(matches!(io.events[..], [Event::Request(..)]), "{:?}", io.events);
+}
+
+#[test]
+fn a_namespace_tells_up_to_what_size_its_writes_are_atomic_and_where_they_are_not() {
+    let (mut admin, _io) = connected(false);
+    let told = page(&mut admin, entry(command::IDENTIFY, 7, 1));
+    assert_eq!(told[24] & 0b10, 0b10, "it speaks for itself");
+    assert_eq!(told[34..38], [3, 0, 3, 0], "four blocks, one less each");
+    assert_eq!(told[40..46], [255, 0, 5, 0, 255, 0], "every 256 blocks from the fifth on");
 }
 
 #[test]

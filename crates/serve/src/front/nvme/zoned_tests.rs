@@ -16,6 +16,7 @@ fn zoned(read_only: bool) -> (Host, Host) {
         block_shift: 13,
         zones: Some(SHAPE),
         handles: Handles::default(),
+        atomic: Atomic::default(),
         read_only,
         uuid: uuid_of(7, "unit/0"),
         hosts: Vec::new(),

@@ -154,7 +154,7 @@ impl Volume {
         for first in (0..count).step_by(8) {
             let mut buffer = Buffer::new(8);
             buffer.bytes_mut().copy_from_slice(&content(seed, first));
-            let work = Work::Write { fua: false, handle: 0 };
+            let work = Work::Write { fua: false, handle: 0, atomic: false };
             self.submit(work, first, buffer, 8);
             if first % 128 == 0 {
                 self.wait().iter().for_each(|(.., result)| assert_eq!(*result, Ok(())));
@@ -256,7 +256,7 @@ fn a_second_client_takes_the_volume_over_and_the_first_writes_nothing_more() {
     // It is paused: it does not renew its lease, and does not know.
     let mut second = world.open();
     second.write(2, BLOCKS / 4);
-    first.submit(Work::Write { fua: true, handle: 0 }, 0, Buffer::new(8), 8);
+    first.submit(Work::Write { fua: true, handle: 0, atomic: false }, 0, Buffer::new(8), 8);
     let ended = first.wait();
     assert!(ended.iter().all(|(.., result)| result.is_err()), "it owns the volume no more");
     assert!(first.engine.medium.lost().is_some());

@@ -38,6 +38,8 @@ pub enum Work {
         fua: bool,
         /// Placement handle.
         handle: u8,
+        /// Seen whole or not at all, also after a power cut.
+        atomic: bool,
     },
     /// Write bytes `from..to` of the view's only block, keep the rest of the block.
     Merge {
@@ -376,20 +378,21 @@ impl Engine {
     /// Gives the piece to the FTL: a merge first as a read, then as a write.
     fn issue(&mut self, now: Instant, index: u32) {
         let Active { piece, old, .. } = &self.active[index];
-        let write = |fua, handle| Operation::Write {
+        let write = |fua, handle, atomic| Operation::Write {
             buffer: index,
             fua,
-            atomic: false,
+            atomic,
             hint: Hint { handle, ..Hint::default() },
         };
         let operation = match piece.work {
             Work::Read => Operation::Read { buffer: index },
             Work::Merge { .. } if old.is_some() => Operation::Read { buffer: index },
-            Work::Merge { fua, handle, .. } | Work::Write { fua, handle } => write(fua, handle),
+            Work::Merge { fua, handle, .. } => write(fua, handle, false),
+            Work::Write { fua, handle, atomic } => write(fua, handle, atomic),
             Work::Put { tag } => {
                 // At once before its write: no other write can come between.
                 self.core.tag(Lba(piece.lba), tag);
-                write(true, 0)
+                write(true, 0, false)
             }
             Work::Trim { fua } => {
                 if let (Some(zones), Some(units)) = (&mut self.zones, self.core.raw()) {

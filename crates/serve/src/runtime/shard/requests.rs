@@ -338,9 +338,10 @@ impl Shard {
             Kind::Read | Kind::Compare => self.send(index, Work::Read, first, (0, covered)),
             Kind::Write { fua, handle: named } => {
                 let handle = named.unwrap_or(handle);
+                let atomic = self.is_atomic(&request);
                 for part in parts(offset, len) {
                     let work = match part.within {
-                        None => Work::Write { fua, handle },
+                        None => Work::Write { fua, handle, atomic },
                         Some((from, to)) => Work::Merge { from, to, fua, handle },
                     };
                     let at = (part.block, part.blocks);
@@ -402,6 +403,14 @@ impl Shard {
         self.offered.get(volume).map_or(0, |volume| volume.handle)
     }
 
+    /// Whether a write of whole blocks is to be seen whole or not at all.
+    fn is_atomic(&self, request: &Request) -> bool {
+        let most = self.offered.get(request.volume).map_or(1, |volume| volume.atomic_blocks);
+        let (len, block) = (u64::from(request.len), BLOCK);
+        let is_whole = request.offset.is_multiple_of(block) && len.is_multiple_of(block);
+        is_whole && len > block && len / block <= u64::from(most)
+    }
+
     /// Where the blocks of a request's volume from `block` on are, as many of `blocks` as follow each other there.
     fn place(&self, index: u32, block: u64, blocks: u64) -> Run {
         let volume = self.offered.get(self.requests[index].asked.request.volume);
@@ -428,7 +437,7 @@ impl Shard {
         let chunk = u64::from(ZEROES_BLOCKS);
         for from in (first..first + blocks).step_by(chunk as usize) {
             let count = chunk.min(first + blocks - from);
-            self.send(index, Work::Write { fua, handle }, from, (2, count));
+            self.send(index, Work::Write { fua, handle, atomic: false }, from, (2, count));
         }
     }
 

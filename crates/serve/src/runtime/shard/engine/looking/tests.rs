@@ -23,7 +23,7 @@ fn overwrite(shard: &mut Offline) -> Vec<Played> {
         let mut pieces = Vec::new();
         for _ in 0..16 {
             let lba = random.below(u64::from(blocks / 16)) as u32 * 16;
-            pieces.push((Work::Write { fua: false, handle: 0 }, lba, 16));
+            pieces.push((Work::Write { fua: false, handle: 0, atomic: false }, lba, 16));
             pieces.push((Work::Read, random.below(u64::from(blocks)) as u32, 1));
         }
         let ended = shard.play(&pieces, [&read, &write], OLD_NS);

@@ -276,7 +276,7 @@ mod tests {
 
     /// A device: its label, and whose data its blocks hold, as it is and as it is durable; and the snapshots that its
     /// FTLs have, by number, with their shadows, and whether they are taken.
-    #[derive(Clone)]
+    #[derive(Clone, Default)]
     struct Device {
         label: Vec<u8>,
         data: BTreeMap<u64, u32>,
@@ -482,14 +482,8 @@ mod tests {
     fn a_cut_after_any_step_leaves_each_change_undone_or_done_and_no_old_data_nor_lost_room() {
         for seed in 0..300 {
             let mut random = Random::new(seed);
-            let mut device = Device {
-                label: encode_volumes(&Table::made(Vec::new())).unwrap(),
-                data: BTreeMap::new(),
-                durable: BTreeMap::new(),
-                offered: Table::default(),
-                snapshots: BTreeMap::new(),
-                clones: BTreeMap::new(),
-            };
+            let label = encode_volumes(&Table::made(Vec::new())).unwrap();
+            let mut device = Device { label, ..Device::default() };
             let mut living = living(Table::made(Vec::new()));
             for _ in 0..60 {
                 let before = seen(&device.label);

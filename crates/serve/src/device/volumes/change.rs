@@ -251,17 +251,13 @@ impl fmt::Display for ChangeError {
                 f,
                 "{name:?} is a snapshot, which stays as it is: it can be read, and deleted"
             ),
-            Self::HasSnapshots(name, snapshots) => {
-                write!(f, "there are snapshots of {name:?}: delete {} before", snapshots.join(", "))
-            }
+            Self::HasSnapshots(name, those) => needed(f, name, ("snapshots", those)),
             Self::IsVolume(name) => write!(
                 f,
                 "{name:?} is a volume, and a clone is made of a snapshot: take one before (weir volume snapshot {name} \
                  NAME), and clone {name}@NAME"
             ),
-            Self::HasClones(name, clones) => {
-                write!(f, "there are clones of {name:?}: delete {} before", clones.join(", "))
-            }
+            Self::HasClones(name, those) => needed(f, name, ("clones", those)),
             Self::IsClone(name) => write!(
                 f,
                 "{name:?} is a clone, which does not become smaller: copy it to a volume of the size that is wanted"
@@ -269,6 +265,11 @@ impl fmt::Display for ChangeError {
             Self::NoSnapshot(reason) => f.write_str(reason),
         }
     }
+}
+
+/// Something is not deleted because of others.
+fn needed(f: &mut fmt::Formatter<'_>, name: &str, (kind, those): (&str, &[String])) -> fmt::Result {
+    write!(f, "there are {kind} of {name:?}: delete {} before", those.join(", "))
 }
 
 impl std::error::Error for ChangeError {}

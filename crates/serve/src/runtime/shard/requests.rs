@@ -337,8 +337,7 @@ impl Shard {
         match kind {
             Kind::Read | Kind::Compare => self.send(index, Work::Read, first, (0, covered)),
             Kind::Write { fua, handle: named } => {
-                let handle = named.unwrap_or(handle);
-                let atomic = self.is_atomic(&request);
+                let (handle, atomic) = (named.unwrap_or(handle), self.is_atomic(&request));
                 for part in parts(offset, len) {
                     let work = match part.within {
                         None => Work::Write { fua, handle, atomic },

@@ -189,7 +189,7 @@ mod tests {
         assert!(!shadows.takes_clone(&[stretch(60, 8, 50)], 100), "of no snapshot");
         assert!(!shadows.takes_clone(&[stretch(47, 4, 100)], 100), "a clone has the first");
         assert!(shadows.takes_clone(&[stretch(7, 4, 100)], 100), "of a former life");
-        assert_eq!(shadows.had_before(&[stretch(7, 4, 100), stretch(60, 4, 100)]), [7..8]);
+        assert_eq!(shadows.had_before(&[stretch(7, 4, 100), stretch(60, 4, 100)]), vec![7..8]);
         assert!(!shadows.takes_clone(&[stretch(60, 4, 100), stretch(63, 4, 100)], 100));
         shadows.snapshot(0).life = super::super::shadows::Life::Leaving;
         assert!(!shadows.takes_clone(&[stretch(60, 4, 100)], 100), "it leaves");

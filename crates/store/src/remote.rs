@@ -168,7 +168,7 @@ impl RemoteVolume {
     /// Connects.
     pub fn open(uri: &str) -> Result<Self, Error> {
         let (address, export) = client::parse(uri).map_err(Error::Usage)?;
-        let failed = |error: client::Error| Error::Io(format!("the small volume {uri}: {error}"));
+        let failed = |error: client::Error| Error::Io(format!("the volume {uri}: {error}"));
         let stream = Stream::dial(&address).map_err(|error| failed(error.into()))?;
         stream.set_patience(Some(PATIENCE)).map_err(|error| failed(error.into()))?;
         let connection = Connection::open(stream, &export).map_err(failed)?;
@@ -179,7 +179,7 @@ impl RemoteVolume {
         let length = (data.len() + into.len()) as u32;
         let asked =
             self.connection.request(command, block * BLOCK_BYTES as u64, length, data, into);
-        asked.map_err(|error| Error::Io(format!("the small volume {}: {error}", self.uri)))
+        asked.map_err(|error| Error::Io(format!("the volume {}: {error}", self.uri)))
     }
 }
 

@@ -4,6 +4,7 @@
 //! A block is there once its entry of the table is durable, which is written after the block is. An entry is a part of a
 //! block of the volume, which is all old or all new.
 
+use super::{READS_MAX, Turns};
 use crate::api::{BLOCK_BYTES, Error, Piece, RawBlocks, Volume};
 use crate::layout::{opened, sealed};
 use serde::{Deserialize, Serialize};
@@ -105,6 +106,8 @@ pub type Dial = Box<dyn Fn() -> Result<Box<dyn Volume>, Error> + Send + Sync>;
 pub struct Extents {
     dial: Dial,
     idle: Mutex<Vec<Box<dyn Volume>>>,
+    /// Who works on a connection has one of these.
+    working: Turns,
     label: Label,
     table: Mutex<Table>,
 }
@@ -153,7 +156,8 @@ impl Extents {
             }
         };
         let table = Mutex::new(Table::read(&mut *volume, &label)?);
-        Ok(Self { dial, idle: Mutex::new(vec![volume]), label, table })
+        let (idle, working) = (Mutex::new(vec![volume]), Turns::new(READS_MAX));
+        Ok(Self { dial, idle, working, label, table })
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -164,8 +168,9 @@ impl Extents {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Works on a connection of its own.
+    /// Works on a connection of its own, of which there are no more than a server takes.
     fn with<T>(&self, work: impl FnOnce(&mut dyn Volume) -> Result<T, Error>) -> Result<T, Error> {
+        let _turn = self.working.take();
         let kept = self.idle().pop();
         let mut volume = kept.map_or_else(|| (self.dial)(), Ok)?;
         let done = work(&mut *volume)?;
@@ -268,6 +273,8 @@ impl RawBlocks for Extents {
 mod tests {
     use super::*;
     use crate::tests::World;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     const BYTES: u64 = 32 << 10;
 
@@ -316,6 +323,47 @@ mod tests {
         assert_eq!(read(&extents, 7 << 64).unwrap(), [0x77; 9000]);
         assert_eq!(read(&extents, ids[9]).unwrap(), block(ids[9])[..9000]);
         assert_eq!(room(&mut world.clone()), Ok((127, 0)));
+    }
+
+    /// A volume that takes its time.
+    struct Slow(World);
+
+    impl Volume for Slow {
+        fn blocks(&self) -> u64 {
+            self.0.blocks()
+        }
+
+        fn read(&mut self, block: u64, into: &mut [u8]) -> Result<(), Error> {
+            std::thread::sleep(Duration::from_millis(2));
+            Volume::read(&mut self.0, block, into)
+        }
+
+        fn write(&mut self, block: u64, bytes: &[u8]) -> Result<(), Error> {
+            self.0.write(block, bytes)
+        }
+
+        fn flush(&mut self) -> Result<(), Error> {
+            self.0.flush()
+        }
+    }
+
+    #[test]
+    fn many_readers_share_as_many_connections_as_a_server_takes() {
+        let (world, dialed) = (World::new(1, 1024), Arc::new(AtomicUsize::new(0)));
+        let count = Arc::clone(&dialed);
+        let dial: Dial = Box::new(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            Ok(Box::new(Slow(world.clone())))
+        });
+        let extents = Extents::open_with(dial, BYTES).unwrap();
+        extents.put(9 << 64, &block(0x99)).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..300 {
+                scope.spawn(|| assert_eq!(read(&extents, 9 << 64).unwrap(), [0x99; 9000]));
+            }
+        });
+        let dialed = dialed.load(Ordering::Relaxed);
+        assert!((2..=READS_MAX).contains(&dialed), "{dialed}");
     }
 
     #[test]

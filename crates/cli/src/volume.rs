@@ -84,8 +84,7 @@ enum Command {
     /// is written to it is in no other volume; what is not is read from the snapshot, which stays as long as it has clones. A
     /// clone has snapshots of its own, can be renamed, grown and limited, and is deleted as a volume is.
     #[command(after_help = "Examples:\n  \
-        weir volume clone gold@v1 guest-7\n  \
-        weir attach guest-7")]
+        weir volume clone gold@v1 guest-7")]
     Clone {
         /// Of which snapshot: VOLUME@NAME
         snapshot: String,

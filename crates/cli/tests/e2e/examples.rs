@@ -116,7 +116,8 @@ const BEFORE: &[(&str, &str)] = &[
     ),
     (
         "weir volume", // One volume, and room for others.
-        "weir volume list --json | jq -r '.snapshots[].name, .volumes[].name' | \
+        "weir volume list --json | jq -r '(.volumes[] | select(.clone_of) | .name), .snapshots[].name, \
+         (.volumes[] | select(.clone_of | not) | .name)' | \
          while read -r name; do weir volume delete \"$name\"; done; \
          weir volume create data --size 4MiB",
     ),
@@ -124,6 +125,11 @@ const BEFORE: &[(&str, &str)] = &[
     ("weir volume delete", "weir volume create old --size 4MiB"),
     ("weir volume delete old@", "weir volume snapshot old monday"),
     ("weir volume delete data@", "weir volume snapshot data monday"),
+    ("weir volume clone data@", "weir volume snapshot data monday"),
+    (
+        "weir volume clone gold@",
+        "weir volume create gold --size 4MiB; weir volume snapshot gold v1",
+    ),
     ("weir pool volume create", "weir pool volume delete mine --config admin.toml || true"),
     (
         "weir pool volume delete",

@@ -46,6 +46,7 @@ const ROUTES: &[(&str, &str, Needs)] = &[
     ("POST", "/volumes", Change),
     ("PATCH", "/volumes/{name}", Change),
     ("DELETE", "/volumes/{name}", Change),
+    ("POST", "/volumes/{name}/clones", Change),
     ("POST", "/volumes/{name}/snapshots", Change),
 ];
 

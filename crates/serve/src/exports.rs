@@ -118,34 +118,34 @@ pub(crate) fn volumes(
         let known = known.and_then(|known| known.limiter.clone());
         let same = known.filter(|limiter| limiter.limits() == limits);
         let limiter = same.or_else(|| Limiter::of(limits).map(Arc::new));
-        all.push((volume, limiter));
+        let atomic_blocks = wish.map_or(1, |wish| wish.atomic_blocks);
+        all.push((volume, limiter, atomic_blocks));
     }
     let of = table.snapshots.iter().map(|snapshot| (snapshot.number, snapshot.volume));
     let snapshots: BTreeMap<u32, u32> = of.collect();
     for snapshot in &table.snapshots {
         // Who reads it counts among those who use its volume.
-        let volume = all.iter().find(|(volume, _)| volume.number == snapshot.volume);
+        let volume = all.iter().find(|(volume, ..)| volume.number == snapshot.volume);
         let (limits, limiter) =
-            volume.map(|(volume, limiter)| (volume.limits, limiter.clone())).unwrap_or_default();
+            volume.map(|(volume, limiter, _)| (volume.limits, limiter.clone())).unwrap_or_default();
         let (number, stretches) = (snapshot.number, snapshot.stretches.clone());
         let (name, uuid, read_only) = (table.name_of(snapshot), Some(snapshot.uuid), true);
         let origin = None;
-        all.push((Volume { number, name, uuid, stretches, read_only, limits, origin }, limiter));
+        let volume = Volume { number, name, uuid, stretches, read_only, limits, origin };
+        all.push((volume, limiter, 1));
     }
-    all.sort_by_key(|(volume, _)| volume.number);
+    all.sort_by_key(|(volume, ..)| volume.number);
     let mut offer = Offer::default();
-    for (volume, limiter) in all {
+    for (volume, limiter, atomic_blocks) in all {
         let mut export =
             nbd::Export::new(volume.name.clone(), volume.blocks() * BLOCK_BYTES as u64);
         export.read_only = volume.read_only;
         // Whatever its name is, no other volume is that, here or elsewhere.
         export.description = format!("volume={} device={device:032x}", volume.number);
         let handle = ((volume.number - 1) % u32::from(config.ftl.handles)) as u8;
-        let volume_name = volume.name.clone();
         offer.add(volume, export, handle)?;
         if let Some(added) = offer.exported.last_mut() {
-            added.limiter = limiter;
-            added.atomic_blocks = config.wish(&volume_name).map_or(1, |wish| wish.atomic_blocks);
+            (added.limiter, added.atomic_blocks) = (limiter, atomic_blocks);
         }
     }
     Ok(Offered { snapshots, ..offer.into() })

@@ -80,8 +80,6 @@ fn atomic_writes_are_whole_or_not_there_after_a_kill_and_for_readers() {
 }
 
 const SCRIPT: &str = r#"
-fail() { echo "$1"; cat /tmp/serve.log; dmesg | tail -n 30; exit 30; }
-busybox ip link set lo up
 me=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555
 cat >/tmp/weir.toml <<CONFIG
 [device]

@@ -46,6 +46,8 @@ nbd-client -d /dev/nbd0 >/dev/null
 /// `$server`, and waits until it is ready.
 const PRELUDE: &str = r#"
 set -eu
+busybox ip link set lo up
+fail() { echo "$1"; cat /tmp/serve.log; dmesg | tail -n 30; exit 30; }
 step() { echo "step $1 after $SECONDS s"; }
 # The server is killed, and comes back after so many seconds.
 kill_and_start() {

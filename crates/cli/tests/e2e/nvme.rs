@@ -8,8 +8,6 @@ use crate::guest::Guest;
 
 /// Runs in the guest. `WEIR` is the binary.
 const SCRIPT: &str = r#"
-fail() { echo "$1"; cat /tmp/serve.log; dmesg | tail -n 30; exit 30; }
-busybox ip link set lo up
 me=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555
 host="--hostnqn=$me --hostid=11111111-2222-3333-4444-555555555555"
 nqn=nqn.2026-01.org.example:weir

@@ -11,6 +11,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -169,6 +170,17 @@ fn a_snapshot_under_load_is_one_instant_over_all_shards_and_stays_so() {
     server.terminate();
 }
 
+/// Kills the server at an instant that is drawn, while others go on; it is not to be reaped before this has ended.
+fn kill_soon(server: &Server, random: &mut Random) -> JoinHandle<()> {
+    let pid = i32::try_from(server.pid()).expect("a pid fits");
+    let spins = random.below(1 << 22);
+    std::thread::spawn(move || {
+        (0..spins).for_each(|_| std::hint::spin_loop());
+        // SAFETY: kill takes no pointer; the child is not reaped before this thread has ended.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+    })
+}
+
 /// Snapshots as they must be.
 struct Expected {
     /// What each is filled with.
@@ -236,13 +248,7 @@ fn snapshots_are_there_as_a_whole_or_not_at_all_after_a_kill_at_any_instant() {
             expected.mark = expected.mark % 200 + 1;
             fill(&mut server.connect_to("data"), 8 * MIB, expected.mark);
         }
-        let (spins, pid) = (random.below(1 << 22), server.pid());
-        let killer = std::thread::spawn(move || {
-            (0..spins).for_each(|_| std::hint::spin_loop());
-            let pid = i32::try_from(pid).expect("a pid fits");
-            // SAFETY: kill takes no pointer; the child is not reaped before this thread has ended.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
-        });
+        let killer = kill_soon(&server, &mut random);
         let open = expected.change(&scratch, &mut random);
         killer.join().expect("it kills");
         server.kill();
@@ -484,13 +490,7 @@ fn clones_are_there_as_a_whole_or_not_at_all_after_a_kill_at_any_instant() {
     let mut there = 0;
     for kill in 1..=10u8 {
         let drops = made.len() == 3 || !made.is_empty() && random.chance(0.4);
-        let (spins, pid) = (random.below(1 << 22), server.pid());
-        let killer = std::thread::spawn(move || {
-            (0..spins).for_each(|_| std::hint::spin_loop());
-            let pid = i32::try_from(pid).expect("a pid fits");
-            // SAFETY: kill takes no pointer; the child is not reaped before this thread has ended.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
-        });
+        let killer = kill_soon(&server, &mut random);
         let (name, output) = if drops {
             let name = made.keys().next().expect("one of them").clone();
             let output = try_volume(&scratch, &["delete", &name]);

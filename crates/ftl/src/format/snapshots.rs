@@ -39,6 +39,12 @@ impl ShadowStretch {
         (at < self.blocks).then(|| self.first + at)
     }
 
+    /// Whether some of `blocks` blocks from `first` on are of these.
+    pub fn meets(&self, first: u32, blocks: u32) -> bool {
+        let (own, end) = (u64::from(self.first), u64::from(first) + u64::from(blocks));
+        own < end && u64::from(first) < own + u64::from(self.blocks)
+    }
+
     /// The first address behind the shadow, if there is one.
     pub(crate) fn shadow_end(&self) -> Option<u32> {
         self.shadow.checked_add(self.blocks)
@@ -172,5 +178,7 @@ mod tests {
         assert_eq!((stretch.shadow_of(10), stretch.shadow_of(14)), (Some(100), Some(104)));
         assert_eq!((stretch.shadow_of(9), stretch.shadow_of(15)), (None, None));
         assert_eq!((stretch.block_at(104), stretch.block_at(105)), (Some(14), None));
+        assert!(stretch.meets(14, 1) && stretch.meets(0, 11) && stretch.meets(12, u32::MAX));
+        assert!(!stretch.meets(15, 1) && !stretch.meets(0, 10));
     }
 }

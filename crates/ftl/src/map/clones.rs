@@ -51,8 +51,7 @@ impl Clones {
 
     /// Whether one of these blocks is of a clone.
     pub fn overlap(&self, lba: u32, blocks: u32) -> bool {
-        let meets = |it: &ShadowStretch| lba < it.first + it.blocks && it.first < lba + blocks;
-        self.stretches().any(meets)
+        self.stretches().any(|it| it.meets(lba, blocks))
     }
 
     /// Whether a clone is made of one of these addresses.
@@ -86,20 +85,15 @@ impl Shadows {
     /// Whether a clone could be made of these stretches, of a device of so many logical blocks: no other clone has its blocks,
     /// and each is made of one stretch of a snapshot that can be read.
     pub fn takes_clone(&self, stretches: &[ShadowStretch], blocks: u32) -> bool {
-        let apart = |it: &ShadowStretch, other: &ShadowStretch| {
-            it.end() <= Some(other.first) || other.end() <= Some(it.first)
+        let takes = |(at, it): (usize, &ShadowStretch)| {
+            let mut others = self.clones.stretches().chain(&stretches[..at]);
+            it.blocks > 0
+                && it.end().is_some_and(|end| end <= blocks)
+                && self.are_readable(it.shadow, it.blocks)
+                && !others.any(|other| it.meets(other.first, other.blocks))
         };
-        let mut others: Vec<&ShadowStretch> = self.clones.stretches().collect();
-        for stretch in stretches {
-            let sound = stretch.blocks > 0
-                && stretch.end().is_some_and(|end| end <= blocks)
-                && self.are_readable(stretch.shadow, stretch.blocks);
-            if !sound || !others.iter().all(|other| apart(stretch, other)) {
-                return false;
-            }
-            others.push(stretch);
-        }
         (1..=super::shadows::STRETCHES_MAX).contains(&stretches.len())
+            && stretches.iter().enumerate().all(takes)
     }
 
     /// Of these stretches what snapshots had in a former life.
@@ -132,18 +126,12 @@ impl Shadows {
             let later = self.list().iter().filter(|snapshot| snapshot.cut > clone.cut);
             let later = later.map(|snapshot| &snapshot.stretches);
             let prepared = self.prepared().iter().map(|(_, stretches)| stretches);
-            return later.chain(prepared).any(|of| overlap(of, &clone.stretches));
+            let mut taken = later.chain(prepared).flatten();
+            return taken.any(|of| clone.stretches.iter().any(|it| it.meets(of.first, of.blocks)));
         }
         let snapshot = self.list().iter().find(|snapshot| snapshot.number == number);
         snapshot.is_some_and(|snapshot| self.clones.name(&snapshot.stretches))
     }
-}
-
-fn overlap(stretches: &[ShadowStretch], others: &[ShadowStretch]) -> bool {
-    let meets = |it: &ShadowStretch, of: &ShadowStretch| {
-        it.first < of.first + of.blocks && of.first < it.first + it.blocks
-    };
-    stretches.iter().any(|it| others.iter().any(|of| meets(it, of)))
 }
 
 #[cfg(test)]

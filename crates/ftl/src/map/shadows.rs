@@ -226,14 +226,11 @@ impl Shadows {
         let free = |it: &ShadowStretch, other: &ShadowStretch| {
             it.shadow_end() <= Some(other.shadow) || other.shadow_end() <= Some(it.shadow)
         };
-        let apart = |it: &ShadowStretch, other: &ShadowStretch| {
-            it.end() <= Some(other.first) || other.end() <= Some(it.first)
-        };
         for (at, stretch) in stretches.iter().enumerate() {
             let own = &stretches[..at];
             if !sound(stretch)
                 || !others.iter().all(|other| free(stretch, other))
-                || !own.iter().all(|other| apart(stretch, other))
+                || own.iter().any(|other| stretch.meets(other.first, other.blocks))
             {
                 return false;
             }

@@ -225,19 +225,26 @@ impl Ftl {
     /// data or all do not; true if they do. What only a look at flash could tell counts as data.
     pub fn mapped_run(&self, lba: Lba, blocks: u32) -> (bool, u32) {
         if lba.0 >= self.map.blocks() {
-            return self.mapped_run_of_snapshot(lba.0, blocks);
+            let end = lba.0.saturating_add(blocks).min(self.map.entries());
+            let there = (lba.0..end).take_while(|&at| self.shadows.at(at).is_some());
+            return self.seen_run(lba.0, there.count() as u32);
         }
         let blocks = blocks.min(self.map.blocks() - lba.0);
-        if self.refused.is_some() {
-            return (true, blocks);
-        }
-        if !self.shadows.clones.overlap(lba.0, blocks) {
+        if self.refused.is_none() && !self.shadows.clones.overlap(lba.0, blocks) {
             return self.map.mapped_run(lba.0, blocks);
         }
+        self.seen_run(lba.0, blocks)
+    }
+
+    /// The same by what a look at each of these addresses gives, which are there.
+    fn seen_run(&self, address: u32, blocks: u32) -> (bool, u32) {
+        if self.refused.is_some() {
+            return (blocks > 0, blocks);
+        }
         let mapped = |at: u32| self.entry_at(at) != UNMAPPED;
-        let is_mapped = mapped(lba.0);
-        let run = (lba.0..lba.0 + blocks).take_while(|&at| mapped(at) == is_mapped).count() as u32;
-        (run > 0 && is_mapped, run)
+        let is_mapped = blocks > 0 && mapped(address);
+        let run = (address..address + blocks).take_while(|&at| mapped(at) == is_mapped);
+        (is_mapped, run.count() as u32)
     }
 
     /// Whether a trim of these blocks would change nothing.
@@ -250,15 +257,6 @@ impl Ftl {
             entry => entry == NOTHING && self.trimmed(at) == NOTHING,
         };
         (lba..lba + blocks).all(nothing)
-    }
-
-    fn mapped_run_of_snapshot(&self, address: u32, blocks: u32) -> (bool, u32) {
-        let end = address.saturating_add(blocks).min(self.map.entries());
-        let there = (address..end).take_while(|&at| self.shadows.at(at).is_some());
-        let mapped = |at: u32| self.refused.is_some() || self.entry_at(at) != UNMAPPED;
-        let is_mapped = mapped(address);
-        let run = there.take_while(|&at| mapped(at) == is_mapped).count() as u32;
-        (run > 0 && is_mapped, run)
     }
 
     /// Whether a write of `lba` makes one more block hold data: as it holds none, or as a snapshot keeps what it holds.

@@ -186,18 +186,8 @@ impl Ftl {
         (self.snapshots.grows, self.snapshots.bands_wanted) = (false, 0);
         let Some(asked) = self.snapshots.queue.front() else { return Turn::Waits };
         let stretches = &asked.stretches;
-        let error = if self.map.is_cached() {
-            Some(SnapshotError::CachedMap)
-        } else if self.shadows.knows(number) {
-            Some(SnapshotError::Number)
-        } else if !self.shadows.takes(number, stretches, blocks) {
-            Some(SnapshotError::Stretches)
-        } else if !self.shadows.fits_record(stretches.len()) {
-            Some(SnapshotError::TooMany)
-        } else {
-            None
-        };
-        if let Some(error) = error {
+        let takes = self.shadows.takes(number, stretches, blocks);
+        if let Some(error) = self.refusal_of(number, stretches, takes) {
             return Turn::Ended(Err(error));
         }
         let end = stretches.iter().filter_map(ShadowStretch::shadow_end).max().unwrap_or(blocks);
@@ -212,6 +202,26 @@ impl Ftl {
         let stretches = asked_stretches(&mut self.snapshots);
         self.shadows.prepare(number, stretches);
         Turn::Ended(Ok(()))
+    }
+
+    /// Why there can be no snapshot or clone of this number and these stretches, which could be one or not.
+    fn refusal_of(
+        &self,
+        number: u32,
+        stretches: &[ShadowStretch],
+        takes: bool,
+    ) -> Option<SnapshotError> {
+        if self.map.is_cached() {
+            Some(SnapshotError::CachedMap)
+        } else if self.shadows.knows(number) {
+            Some(SnapshotError::Number)
+        } else if !takes {
+            Some(SnapshotError::Stretches)
+        } else if !self.shadows.fits_record(stretches.len()) {
+            Some(SnapshotError::TooMany)
+        } else {
+            None
+        }
     }
 
     /// Makes the map larger, or says what there is to wait for.
@@ -326,11 +336,8 @@ impl Ftl {
 
     /// What is under way of the host's for these blocks.
     fn requests_of(&self, stretches: &[ShadowStretch]) -> impl Iterator<Item = &HostRequest> {
-        let touches = |entry: &&HostRequest| {
-            let end = entry.lba + entry.blocks;
-            let overlaps = |it: &ShadowStretch| entry.lba < it.first + it.blocks && it.first < end;
-            stretches.iter().any(overlaps)
-        };
+        let touches =
+            |entry: &&HostRequest| stretches.iter().any(|it| it.meets(entry.lba, entry.blocks));
         let live = self.host.requests.live().into_iter();
         live.map(|index| &self.host.requests[index]).filter(touches)
     }
@@ -341,14 +348,9 @@ impl Ftl {
         let holds = |it: &ShadowStretch| {
             self.map.run(it.first, it.blocks).iter().any(|&entry| entry != UNMAPPED)
         };
-        let error = if self.map.is_cached() {
-            Some(SnapshotError::CachedMap)
-        } else if self.shadows.knows(number) {
-            Some(SnapshotError::Number)
-        } else if !self.shadows.takes_clone(stretches, self.map.blocks()) {
-            Some(SnapshotError::Stretches)
-        } else if !self.shadows.fits_record(stretches.len()) {
-            Some(SnapshotError::TooMany)
+        let takes = self.shadows.takes_clone(stretches, self.map.blocks());
+        let error = if let Some(error) = self.refusal_of(number, stretches, takes) {
+            Some(error)
         } else if self.requests_of(stretches).next().is_some() {
             Some(SnapshotError::Busy)
         } else if stretches.iter().any(holds) {

@@ -38,10 +38,7 @@ pub(super) struct KnownClone {
 }
 
 fn overlap(stretches: &[ShadowStretch], others: &[ShadowStretch]) -> bool {
-    let meets = |it: &ShadowStretch, other: &ShadowStretch| {
-        it.first < other.first + other.blocks && other.first < it.first + it.blocks
-    };
-    stretches.iter().any(|it| others.iter().any(|other| meets(it, other)))
+    stretches.iter().any(|it| others.iter().any(|other| it.meets(other.first, other.blocks)))
 }
 
 impl Explorer<'_> {

@@ -86,11 +86,7 @@ async fn create(
         Err(error) => return refusal(error.status(), &error.body_text()),
     };
     let Some(blocks) = whole_blocks(size_bytes) else { return bad_size() };
-    let uuid = match control.volumes().new_uuid(&name) {
-        Ok(uuid) => uuid,
-        Err(error) => return refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
-    };
-    make(control, Change::Create { name: name.clone(), blocks, uuid, read_only }, name).await
+    make_new(control, name.clone(), |uuid| Change::Create { name, blocks, uuid, read_only }).await
 }
 
 async fn change(
@@ -137,10 +133,7 @@ async fn snapshot(
         Err(error) => return refusal(error.status(), &error.body_text()),
     };
     let called = format!("{volume}{JOINT}{name}");
-    match control.volumes().new_uuid(&called) {
-        Ok(uuid) => make(control, Change::Snapshot { volume, name, uuid }, called).await,
-        Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
-    }
+    make_new(control, called, |uuid| Change::Snapshot { volume, name, uuid }).await
 }
 
 async fn clone(
@@ -152,14 +145,23 @@ async fn clone(
         Ok(taken) => taken,
         Err(error) => return refusal(error.status(), &error.body_text()),
     };
-    match control.volumes().new_uuid(&name) {
-        Ok(uuid) => make(control, Change::Clone { of, name: name.clone(), uuid }, name).await,
-        Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
-    }
+    make_new(control, name.clone(), |uuid| Change::Clone { of, name, uuid }).await
 }
 
 async fn delete(State(control): State<Control>, Path(name): Path<String>) -> Response {
     make(control, Change::Delete { name: name.clone() }, name).await
+}
+
+/// Makes what hosts know by a uuid from then on.
+async fn make_new(
+    control: Control,
+    called: String,
+    change: impl FnOnce(u128) -> Change,
+) -> Response {
+    match control.volumes().new_uuid(&called) {
+        Ok(uuid) => make(control, change(uuid), called).await,
+        Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
 }
 
 /// Makes a change, on a thread that may wait, and tells of the volume, or the snapshot, that is called so then.

@@ -97,10 +97,7 @@ impl Living {
     /// The same, whose FTLs have the snapshots of these numbers. Those that are not recorded are given up.
     pub fn with_found(mut self, found: impl Iterator<Item = u32>) -> Self {
         for number in found {
-            let clone =
-                |volume: &crate::device::Volume| volume.number == number && volume.origin.is_some();
-            let is_recorded = self.table.snapshots.iter().any(|known| known.number == number)
-                || self.table.volumes.iter().any(clone);
+            let is_recorded = held(&self.table).any(|(known, _)| known == number);
             let is_told = self.dropping.iter().any(|(known, _)| *known == number);
             if !is_recorded && !is_told {
                 self.dropping.push((number, None));
@@ -159,20 +156,23 @@ impl Living {
     /// The step, which prepares or cuts a snapshot, or makes a clone, was refused: it is given up, and the table stays as it
     /// is.
     pub fn refused(&mut self) {
-        match self.change.take() {
+        let (next, number) = match self.change.take() {
             Some(Pending::Preparing(next, shadow) | Pending::Cutting(next, shadow)) => {
-                let stretches = next.snapshots.last().map(|snapshot| snapshot.stretches.clone());
-                self.table.next_number = next.next_number;
-                self.dropping.push((shadow.number, stretches));
+                (next, shadow.number)
             }
             Some(Pending::Cloning(next, parts)) => {
-                self.table.next_number = next.next_number;
                 // Some shards may have it: nobody else gets these blocks before they are trimmed.
                 self.table.leaving.extend(parts.parts.iter().map(|(stretch, _)| *stretch));
-                self.dropping.push((parts.number, Some(Vec::new())));
+                (next, parts.number)
             }
-            change => self.change = change,
-        }
+            change => {
+                self.change = change;
+                return;
+            }
+        };
+        self.table.next_number = next.next_number;
+        let own = held(&next).filter(|(known, _)| *known == number);
+        self.dropping.extend(own.map(|(number, shadow)| (number, Some(shadow.to_vec()))));
     }
 
     /// A change is under way.
@@ -193,14 +193,14 @@ impl Living {
             Some(Pending::Offering) => return Some(Step::Offer(self.table.clone())),
             None => {}
         }
-        if self.clearing.is_none()
-            && let Some((number, _)) = self.dropping.first()
-        {
-            return Some(Step::Drop(*number));
-        }
-        if self.clearing.is_none() && !self.table.leaving.is_empty() {
-            let stretches = self.table.leaving.clone();
-            self.clearing = Some(Clearing { stretches, trimmed: (0, 0), durable: false });
+        if self.clearing.is_none() {
+            if let Some((number, _)) = self.dropping.first() {
+                return Some(Step::Drop(*number));
+            }
+            if !self.table.leaving.is_empty() {
+                let stretches = self.table.leaving.clone();
+                self.clearing = Some(Clearing { stretches, trimmed: (0, 0), durable: false });
+            }
         }
         let clearing = self.clearing.as_ref()?;
         Some(match clearing.next() {
@@ -226,16 +226,10 @@ impl Living {
                 return;
             }
             Some(Pending::Recording(table)) => {
-                let gone = self.table.snapshots.iter().filter(|snapshot| {
-                    table.snapshots.iter().all(|stays| stays.number != snapshot.number)
-                });
-                let gone = gone.map(|gone| (gone.number, Some(gone.stretches.clone())));
+                let stays = |number: u32| held(&table).any(|(of, _)| of == number);
+                let gone = held(&self.table).filter(|(number, _)| !stays(*number));
+                let gone = gone.map(|(number, shadow)| (number, Some(shadow.to_vec())));
                 self.dropping.extend(gone);
-                let gone = self.table.volumes.iter().filter(|volume| {
-                    volume.origin.is_some()
-                        && table.volumes.iter().all(|stays| stays.number != volume.number)
-                });
-                self.dropping.extend(gone.map(|gone| (gone.number, Some(Vec::new()))));
                 self.table = table;
                 self.change = Some(Pending::Offering);
                 return;
@@ -256,6 +250,13 @@ impl Living {
             }
         }
     }
+}
+
+/// What of a table the FTLs know by number: snapshots with their shadows, and clones, which have none.
+fn held(table: &Table) -> impl Iterator<Item = (u32, &[Stretch])> {
+    let snapshots = table.snapshots.iter().map(|it| (it.number, &it.stretches[..]));
+    let clones = table.volumes.iter().filter(|volume| volume.origin.is_some());
+    snapshots.chain(clones.map(|clone| (clone.number, &[][..])))
 }
 
 /// A table with fewer stretches than one that fits the label fits it too.

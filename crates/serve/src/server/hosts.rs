@@ -78,7 +78,7 @@ pub fn subsystem(
 pub fn namespaces(config: &Config, device: u128, offered: &Offered) -> Vec<nvme::Namespace> {
     let one = |volume: &Volume| nvme::Namespace {
         handles: handles(config, offered.volume_of(volume)),
-        atomic: atomic(config, volume),
+        atomic: atomic(config, (offered, volume)),
         ..namespace(config, device, (offered, volume))
     };
     offered.volumes.iter().map(one).collect()
@@ -122,8 +122,9 @@ fn namespace(
 
 /// What NVMe hosts are told of atomic writes: as many blocks as the config says, unless the volume lies in pieces whose borders
 /// cannot be told, as NVMe only knows borders at equal distances.
-fn atomic(config: &Config, volume: &Volume) -> nvme::Atomic {
-    let blocks = config.wish(&volume.name).map_or(1, |wish| wish.atomic_blocks);
+fn atomic(config: &Config, (offered, volume): (&Offered, &Volume)) -> nvme::Atomic {
+    let exported = offered.get(volume.number as usize - 1);
+    let blocks = exported.map_or(1, |exported| exported.atomic_blocks);
     let borders = borders(&volume.stretches, config.device.shards > 1);
     let Some((border_every, border_first)) = borders.filter(|_| blocks > 1) else {
         if blocks > 1 {

@@ -68,5 +68,6 @@ pub mod tenant;
 pub mod theory;
 pub mod trace;
 pub mod workload;
+pub mod worn;
 
 pub use driver::{Failure, Finished, Sim, State, Step};

@@ -7,7 +7,7 @@
 //! makes and writes by names that it chose, are never followed through a link: whoever may put one into
 //! a folder would have any file of the server's user written. Names that people give may be links.
 
-use std::fs::{File, FileType, OpenOptions};
+use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -16,6 +16,8 @@ use std::path::Path;
 /// Largest text that is read whole: a config, a description, a profile. Those that people write
 /// have a few KiB.
 pub const TEXT_BYTES_MAX: u64 = 1 << 20;
+
+const NO_PLAIN_FILE: &str = "is no plain file";
 
 /// Opens a plain file of Weir's own, or makes one if `options` say so.
 ///
@@ -30,7 +32,7 @@ pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 /// # Errors
 /// It is something else, or what the system says.
 pub fn open_named(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    open_checked(path, options, 0, FileType::is_file, "is no plain file")
+    open_checked(path, options, 0, FileType::is_file, NO_PLAIN_FILE)
 }
 
 /// Opens a plain file or a disk, with `flags` of the system's beside.
@@ -48,7 +50,17 @@ pub fn open_or_disk(path: &Path, options: &mut OpenOptions, flags: i32) -> io::R
 /// As [`open`].
 pub fn open_with(path: &Path, options: &mut OpenOptions, flags: i32) -> io::Result<File> {
     let flags = flags | libc::O_NOFOLLOW;
-    open_checked(path, options, flags, FileType::is_file, "is no plain file")
+    open_checked(path, options, flags, FileType::is_file, NO_PLAIN_FILE)
+}
+
+/// What the system says of a plain file of Weir's own.
+///
+/// # Errors
+/// As [`open`].
+pub fn look(path: &Path) -> io::Result<Metadata> {
+    let metadata = path.symlink_metadata()?;
+    let kind = metadata.file_type();
+    if kind.is_file() { Ok(metadata) } else { Err(unfit(NO_PLAIN_FILE, kind)) }
 }
 
 /// Makes a plain file without content, in place of the content of one that is there.
@@ -122,7 +134,7 @@ fn open_checked(
 ) -> io::Result<File> {
     let check = |kind: FileType| match meant(&kind) {
         true => Ok(()),
-        false => Err(invalid(format!("{refusal}, but {}", words(kind)))),
+        false => Err(unfit(refusal, kind)),
     };
     let follows = flags & libc::O_NOFOLLOW == 0;
     // Before: to open some things is to use them.
@@ -139,6 +151,10 @@ fn open_checked(
         libc::fcntl(file.as_raw_fd(), libc::F_SETFL, now & !libc::O_NONBLOCK)
     };
     if cleared < 0 { Err(io::Error::last_os_error()) } else { Ok(file) }
+}
+
+fn unfit(refusal: &str, kind: FileType) -> io::Error {
+    invalid(format!("{refusal}, but {}", words(kind)))
 }
 
 fn invalid(reason: String) -> io::Error {

@@ -168,7 +168,8 @@ std::string Plain(std::string folder) {
 }
 
 // Where this thread synced a log just now. RocksDB syncs the folder of a new log next, with every put waiting: for the log's
-// name, and not for the tables there that are on their way, which the manifest waits for.
+// name, and not for the tables there that are on their way, which the manifest waits for. A log that was synced already is only
+// flushed then: a thread that flushes a memtable does so with the logs before it, while puts wait until it has done.
 thread_local std::string log_synced_in;
 
 void NoteSync(const std::string& path) {
@@ -198,6 +199,7 @@ class WritableFile : public FSWritableFile {
   }
 
   IOStatus Flush(const IOOptions&, IODebugContext*) override {
+    NoteSync(path_);
     return Status(weir_writer_push(writer_), path_);
   }
 

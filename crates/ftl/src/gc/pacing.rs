@@ -2,9 +2,18 @@
 //! so much more as the settings let it be ahead.
 //!
 //! Invariant: the fewer bands are free, the less the host may owe, and at its floor nothing.
+//!
+//! And what GC leaves alone where bands go bad. Each program that fails takes a band, and one after the other they would take GC's
+//! own reserve: then no record of a trim finds a place any more, and no checkpoint, so that nothing is free ever again.
+//! - The bands that a checkpoint needs are opened by nobody else, not even for a trim; only what failed, which is nowhere else, goes
+//!   there, and a victim that gives more than it takes when nothing else goes on.
+//! - A failing band can be read as before, and gives no room when it is empty: it is no victim, and is emptied when there is room.
+//! - What finds no place goes back to where it was, so that the host, and a shutdown, go on without it.
 
-use crate::space::FREE_AT_REST;
+use crate::policy::Purpose;
+use crate::space::{FREE_AT_REST, Grounds};
 use crate::whole::{Ftl, Phase};
+use flash::BlockId;
 
 /// Of so many bands between the host's floor and where GC begins the host may be ahead by one.
 const ROOM_PER_AHEAD: u32 = 4;
@@ -54,5 +63,63 @@ impl Ftl {
     /// True if GC has yet to earn what the host may use.
     pub(crate) fn wants_space(&self) -> bool {
         self.reclaim.credit < self.credit_wanted()
+    }
+
+    /// Free bands that stay for a checkpoint where bands go bad: GC may lose its own reserve then, one program that fails after
+    /// the other, and what is trimmed gets free by a checkpoint only. While one is written, too: it may fail.
+    pub(crate) fn last_bands(&self) -> u32 {
+        let keeps = self.bands.any_bad() && !self.tier_serves();
+        if keeps { self.bands_for_checkpoint().max(self.layout.bands) } else { 0 }
+    }
+
+    /// Free bands that GC leaves. The last one is for the record that decides an atomic write.
+    pub(crate) fn relocate_floor(&self, grounds: Grounds) -> u32 {
+        let atomic = self.host.atomic_writes > 0;
+        let last = if grounds == Grounds::Pressed || atomic { 0 } else { self.last_bands() };
+        last.max(u32::from(self.host.groups_undecided > 0))
+    }
+
+    /// Bands went bad, and GC has nothing left to open.
+    pub(crate) fn is_down_to_last_bands(&self) -> bool {
+        self.bands.any_bad() && self.bands.free <= self.relocate_floor(Grounds::Usual)
+    }
+
+    /// Whether what is valid in `block` finds a place: where GC has nothing left to open, in the bands that it has open, or in one
+    /// of the last if the victim gives more than it takes.
+    pub(crate) fn finds_room(&self, block: BlockId) -> bool {
+        if !self.is_down_to_last_bands() {
+            return true;
+        }
+        let (valid, slots) = (self.bands[block].slots_valid, self.geometry.slots_per_block());
+        if 2 * valid <= slots && self.bands.free > self.relocate_floor(Grounds::Pressed) {
+            return true;
+        }
+        let points = self.points.iter().filter(|point| point.purpose == Purpose::Relocate);
+        let written = |open: u32| self.bands[self.opens[open].block].slots_written;
+        let room = |open: u32| self.geometry.slots_per_block() - written(open);
+        let room: u32 = points.flat_map(|point| point.bands()).map(room).sum();
+        room >= valid
+    }
+
+    /// The next band to reclaim for another reason than space. A failing one can be read as before, and gives no room when it
+    /// is empty: it waits until there is some.
+    pub(crate) fn next_wanted(&mut self) -> Option<(BlockId, &'static str)> {
+        // A failing band holds slots that were never programmed until those have moved.
+        if self.moves_failed > 0 {
+            return None;
+        }
+        let tight = self.bands.free <= self.host_floor();
+        let waits =
+            |block: BlockId| tight && self.bands[block].failing && !self.geometry.is_fast(block);
+        let at = self.reclaim.wanted.iter().position(|&(block, _)| !waits(block))?;
+        self.reclaim.wanted.remove(at)
+    }
+
+    /// All victims stay what they were, as nothing of them can be moved.
+    pub(crate) fn put_back_victims(&mut self) {
+        for index in (0..self.reclaim.victims.len()).rev() {
+            self.reclaim.victims[index].cursor = self.band_end(self.reclaim.victims[index].block);
+            self.victim_done(index);
+        }
     }
 }

@@ -159,7 +159,11 @@ impl Ftl {
             return self.may_open_tiered(purpose, has_open, grounds);
         }
         let free = self.bands.free;
-        let record = grounds == Grounds::Record;
+        let record = match grounds {
+            Grounds::Record => free > 0,
+            Grounds::Trim => free > self.last_bands(),
+            _ => false,
+        };
         if self.checkpoint.is_wanted() && self.clean_capacity() <= self.layout.bands {
             // A checkpoint that waits for clean bands is what frees the held ones. If there is none,
             // GC is what makes them.
@@ -171,11 +175,10 @@ impl Ftl {
             return record || purpose == Purpose::Host && free > 1;
         }
         match purpose {
-            _ if record => free > 0,
+            _ if grounds.is_record() => record,
             Purpose::Host | Purpose::Destage => free > self.host_floor() + u32::from(has_open),
             Purpose::Relocate if has_open => free > self.host_floor(),
-            // The last one is for the record that decides an atomic write.
-            Purpose::Relocate => free > u32::from(self.host.groups_undecided > 0),
+            Purpose::Relocate => free > self.relocate_floor(grounds),
             Purpose::Checkpoint => true,
         }
     }
@@ -215,9 +218,7 @@ impl Ftl {
         let wanted = self.phase == Phase::Running || !self.host.writes.is_empty();
         while wanted && !self.checkpoint.settling && self.reclaim.victims.len() < self.victims_max()
         {
-            // A failing band holds slots that were never programmed until those have moved.
-            let settled = self.moves_failed == 0;
-            if let Some((block, reason)) = self.reclaim.wanted.pop_front_if(|_| settled) {
+            if let Some((block, reason)) = self.next_wanted() {
                 match self.bands[block].state {
                     BandState::Full if self.geometry.is_fast(block) => {
                         self.destage(block, false, reason)
@@ -292,7 +293,8 @@ impl Ftl {
         };
         let picked = good.filter(enough).or(emptiest);
         // On flash that wears out under more than it can keep, little gained is soon lost with another band.
-        picked.filter(|&block| !self.is_overfull() || 2 * gain(block) >= slots)
+        let pays = |block: &BlockId| !self.is_overfull() || 2 * gain(*block) >= slots;
+        picked.filter(|block| pays(block) && self.finds_room(*block))
     }
 
     pub(crate) fn start_victim(&mut self, block: BlockId, reason: &'static str, for_space: bool) {
@@ -329,7 +331,7 @@ impl Ftl {
     }
 
     /// Ends the victim at `index` if nothing of it is left to do.
-    fn victim_done(&mut self, index: usize) -> bool {
+    pub(crate) fn victim_done(&mut self, index: usize) -> bool {
         let victim = &self.reclaim.victims[index];
         let block = victim.block;
         if victim.cursor < self.band_end(block) || victim.reads > 0 {

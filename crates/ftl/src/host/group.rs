@@ -6,6 +6,7 @@
 
 use crate::format::{Kind, UNMAPPED, is_slot};
 use crate::log::points::{Append, Appended, Owner};
+use crate::space::Grounds;
 use crate::space::bands::BandState;
 use crate::whole::Ftl;
 use crate::whole::shadowing::IN_SHADOW;
@@ -98,7 +99,7 @@ impl Ftl {
     pub(crate) fn place_commits(&mut self) {
         while let Some((index, _)) = self.host.commits.front() {
             let index = *index;
-            let Some(point) = self.record_point() else { return };
+            let Some(point) = self.record_point(Grounds::Record) else { return };
             let (_, append) = self.host.commits.pop_front().expect("the front exists");
             let Appended { slot, order, .. } = self.append(point, append);
             self.note_order(index, order);

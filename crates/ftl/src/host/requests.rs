@@ -533,7 +533,7 @@ impl Ftl {
                 return false;
             }
             let Some(count) = self.trim_window(index, max) else { return false };
-            let Some(point) = self.record_point() else {
+            let Some(point) = self.record_point(Grounds::Trim) else {
                 if self.now < self.no_space_until {
                     self.fail_request(index, RequestError::NoSpace);
                     return true;
@@ -548,9 +548,8 @@ impl Ftl {
     }
 
     /// The append point for a record that must find room even when the host has none left.
-    pub(crate) fn record_point(&mut self) -> Option<usize> {
+    pub(crate) fn record_point(&mut self, grounds: Grounds) -> Option<usize> {
         let mut points = 0..self.points.len();
-        let grounds = Grounds::Record;
         let fast =
             points.clone().find(|&at| self.on_fast(at) && self.page_of(at, grounds).is_some());
         fast.or_else(|| points.find(|&point| self.page_of(point, grounds).is_some()))

@@ -98,6 +98,20 @@ impl Ftl {
         }
     }
 
+    /// Nothing that is being moved finds a place, and what could make one has none either: all stays where it was.
+    pub(crate) fn put_back_moves(&mut self) {
+        let all = std::mem::take(&mut self.moves);
+        for entry in all {
+            if entry.failed_order.is_some() || entry.from.is_none() {
+                self.moves.push_back(entry);
+                continue;
+            }
+            self.unhold_source(&entry);
+            self.drop_move(entry);
+        }
+        self.put_back_victims();
+    }
+
     /// Queues a move. Until it is taken out again the band it comes from is not erased: a slot of
     /// the same address with other content would pass for the one that was read.
     pub(crate) fn push_move(&mut self, entry: Move) {
@@ -215,14 +229,18 @@ impl Ftl {
                 continue;
             }
             self.lba_next = front.append.lba;
-            let wished = usize::from(front.point);
+            let (wished, failed) = (usize::from(front.point), front.failed_order.is_some());
             let closing = self.closing_point(wished, grounds);
             let mut found =
                 if closing == wished { self.move_point(wished, grounds) } else { Some(closing) };
-            if found.is_none() && self.checkpoint_waits_for_moves() {
-                found = self.record_point();
+            // What a failed page held is nowhere else.
+            if found.is_none() && (failed || self.checkpoint_waits_for_moves()) {
+                found = self.record_point(Grounds::Record);
             }
             let Some(point) = found else {
+                if !failed && self.bring_failed_forward() {
+                    continue;
+                }
                 self.drop_superseded();
                 return;
             };
@@ -230,6 +248,16 @@ impl Ftl {
             self.reclaim.credit += entry.credit;
             self.place_move(entry, point, superseded);
         }
+    }
+
+    /// What a failed page held comes before what is moved, which has its old place. False if nothing of it waits.
+    fn bring_failed_forward(&mut self) -> bool {
+        let failed = |entry: &Move| entry.failed_order.is_some();
+        let at = if self.moves_failed > 0 { self.moves.iter().position(failed) } else { None };
+        let entry = at.and_then(|at| self.moves.remove(at));
+        let found = entry.is_some();
+        entry.into_iter().for_each(|entry| self.moves.push_front(entry));
+        found
     }
 
     /// Fills the room of `page` with what waits to be moved, as far as it goes.

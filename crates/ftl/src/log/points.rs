@@ -286,7 +286,7 @@ impl Ftl {
     /// Whether `unit`, and no other, can take a page of `point`.
     fn room_at(&mut self, point: usize, unit: u32, grounds: Grounds) -> Room {
         let state = &self.units[unit as usize];
-        let usual = grounds != Grounds::Record && !self.host.atomic_placing;
+        let usual = !grounds.is_record() && !self.host.atomic_placing;
         if state.gone || !usual || self.now < self.no_space_until {
             return Room::None;
         }

@@ -19,6 +19,9 @@ use std::collections::VecDeque;
 /// be opened, now or soon: one that has none takes no appends at all.
 const NEAR_MOST: [u32; 3] = [4, 16, 32];
 
+/// Index of a full band that is no victim: of the fast tier, or failing.
+const UNLISTED: u32 = u32::MAX;
+
 /// No gain is as good as a greater one.
 const EXACTLY: [u32; 3] = [u32::MAX; 3];
 
@@ -83,7 +86,7 @@ pub(crate) struct Band {
     pub filling: Filling,
     /// Reads queued or running on it, and moves of what was read from it.
     pub reads_pending: u32,
-    /// Index in `Bands::full` while `Full`.
+    /// Index in `Bands::full` while `Full`, or [`UNLISTED`].
     full_index: u32,
 }
 
@@ -400,11 +403,14 @@ impl Bands {
             BandState::Full => self.remove_full(block),
             _ => {}
         }
+        let failing = self.list[block.0 as usize].failing;
         match state {
             BandState::Clean => self.clean[unit].push(block),
             BandState::Dirty => self.dirty[unit].push(block),
             BandState::Draining => self.draining.push(block),
             BandState::Full if self.is_fast(block) => self.add_fast_full(block),
+            // To empty it gives no room.
+            BandState::Full if failing => self.list[block.0 as usize].full_index = UNLISTED,
             BandState::Full => {
                 let band = &mut self.list[block.0 as usize];
                 band.full_index = self.full.len() as u32;
@@ -426,6 +432,11 @@ impl Bands {
         self.failing += u32::from(!std::mem::replace(&mut self[block].failing, true));
     }
 
+    /// Bands have turned out bad.
+    pub fn any_bad(&self) -> bool {
+        self.failing + self.retired > 0
+    }
+
     /// Changes whenever a band turns out bad.
     pub fn bad_changes(&self) -> u32 {
         self.failing.wrapping_add(self.retired)
@@ -438,7 +449,7 @@ impl Bands {
     /// Keeps the list in the order in which the bands were opened.
     fn add_fast_full(&mut self, block: BlockId) {
         let band = &mut self.list[block.0 as usize];
-        band.full_index = u32::MAX;
+        band.full_index = UNLISTED;
         let opened = band.first_order;
         let full = &mut self.fast_full[usize::from(band.filling.kept)];
         let newer = |other: &&BlockId| self.list[other.0 as usize].first_order > opened;
@@ -507,7 +518,11 @@ impl Bands {
             full.remove(index.expect("a full band is on its list"));
             return;
         }
-        let index = self.list[block.0 as usize].full_index as usize;
+        let index = self.list[block.0 as usize].full_index;
+        if index == UNLISTED {
+            return;
+        }
+        let index = index as usize;
         self.full.swap_remove(index);
         self.full_valid.swap_remove(index);
         self.full_opened.swap_remove(index);
@@ -585,17 +600,12 @@ impl Bands {
                     band.slots_valid, counts[block]
                 ));
             }
+            let (index, own) = (band.full_index as usize, (band.slots_valid, band.first_order));
             if band.state == BandState::Full
-                && !self.is_fast(BlockId(block as u32))
-                && self.full_valid[band.full_index as usize] != band.slots_valid
+                && band.full_index != UNLISTED
+                && (self.full_valid[index], self.full_opened[index]) != own
             {
-                return Err(format!("band {block} is listed with another count of valid slots"));
-            }
-            if band.state == BandState::Full
-                && !self.is_fast(BlockId(block as u32))
-                && self.full_opened[band.full_index as usize] != band.first_order
-            {
-                return Err(format!("band {block} is listed as opened at another time"));
+                return Err(format!("band {block} is not listed as it is"));
             }
         }
         self.verify_sums()?;

@@ -23,8 +23,18 @@ pub(crate) enum Grounds {
     /// GC has in hand what would free the bands that a waiting checkpoint wants, and nothing else goes on:
     /// it may open some of these.
     Pressed,
+    /// The record of a trim: it makes room, so it goes below all reserves. Where bands go bad it leaves what a checkpoint
+    /// needs, without which the room that it makes is never free.
+    Trim,
     /// A record that must find room, be it in the last free band.
     Record,
+}
+
+impl Grounds {
+    /// It goes below the reserves of its purpose.
+    pub fn is_record(self) -> bool {
+        matches!(self, Self::Trim | Self::Record)
+    }
 }
 
 /// For the tests of the parts here: two units of four bands of 64 slots.

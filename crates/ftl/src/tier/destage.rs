@@ -293,7 +293,7 @@ impl Ftl {
             return false;
         }
         let (free, free_fast) = (self.bands.free, self.bands.free_fast);
-        let (record, group) = (grounds == Grounds::Record, self.host.atomic_placing);
+        let (record, group) = (grounds.is_record(), self.host.atomic_placing);
         match purpose {
             Purpose::Checkpoint => true,
             Purpose::Host if record || group => free_fast > self.checkpoint_reserve_fast(),

@@ -409,8 +409,20 @@ impl Ftl {
         }
         // GC may have opened so many bands for its handles that too few are left for a checkpoint,
         // and has them in hand that would be enough.
-        if waited && !self.moves.is_empty() && self.checkpoint.is_wanted() && self.stands_still() {
+        let is_last = self.is_down_to_last_bands();
+        if (self.checkpoint.is_wanted() || is_last)
+            && waited
+            && !self.moves.is_empty()
+            && self.stands_still()
+        {
             self.place_moves(Grounds::Pressed);
+        }
+        if (waited || self.phase == Phase::Stopping)
+            && is_last
+            && !self.moves.is_empty()
+            && self.stands_still()
+        {
+            self.put_back_moves();
         }
     }
 

@@ -5,6 +5,7 @@ use flash::Pairing;
 use lab::device::Manner;
 use lab::parallel::for_each_seed;
 use lab::soak::{SoakOptions, SoakReport, policy_combinations, run_model, run_model_twice};
+use lab::worn::{WornOptions, WornReport, run_worn};
 use nand::Faults;
 
 #[test]
@@ -93,6 +94,26 @@ fn a_device_worn_out_refuses_writes_and_reads_on() {
     let worn_out = reports.iter().filter(|report| report.worn_out).count();
     println!("{worn_out} of {} wore out, for example {:?}", reports.len(), reports[0]);
     assert!(worn_out > reports.len() / 2, "only {worn_out} wore out");
+}
+
+/// Bands go bad under random writes until nothing new fits. The way out that status tells goes on.
+#[test]
+fn trims_go_on_where_flash_has_worn_out_under_what_it_holds_and_make_room_again() {
+    let test = "trims_go_on_where_flash_has_worn_out_under_what_it_holds_and_make_room_again";
+    let run = |seed: u64| {
+        let SoakOptions { mut device, settings, .. } = SoakOptions::quiet(Default::default(), seed);
+        (device.blocks_per_unit, device.pages_per_block) = (40, 32);
+        let program_fail = [1e-3, 5e-4, 2e-4][seed as usize % 3];
+        run_worn(seed, &WornOptions { device, settings, fill: 0.4, program_fail })
+    };
+    let reports = passed(test, for_each_seed(seeds(0..48), THREADS, run));
+    let worn: Vec<&WornReport> = reports.iter().flatten().collect();
+    let used_up = worn.iter().filter(|report| report.used_up).count();
+    println!("{} worn, {used_up} used up, for example {:?}", worn.len(), worn.first());
+    let all = std::env::var("LAB_SEED").is_err();
+    assert!(!all || worn.len() > reports.len() / 2, "only {} were worn", worn.len());
+    // One band in thirty goes bad when it is filled, at worst: a streak of them takes every reserve.
+    assert!(!all || used_up <= worn.len() / 8, "{used_up} of {} were used up", worn.len());
 }
 
 #[test]

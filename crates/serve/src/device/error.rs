@@ -69,6 +69,19 @@ impl DeviceError {
         move |error| Self::Io { path, doing, error }
     }
 
+    /// Of a file that is there: what is not such a file at all is replaced, as `mend` says.
+    pub(crate) fn of_own(
+        path: &Path,
+        doing: &'static str,
+        mend: &'static str,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_path_buf();
+        move |error| match error.kind() {
+            io::ErrorKind::InvalidInput => Self::invalid(&path, error.to_string(), mend),
+            _ => Self::io(&path, doing)(error),
+        }
+    }
+
     /// True if a file system had no room for what was to be written.
     pub(crate) fn is_for_want_of_space(&self) -> bool {
         let codes = [libc::ENOSPC, libc::EDQUOT, libc::EFBIG];

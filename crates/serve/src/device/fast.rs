@@ -246,7 +246,7 @@ fn create_in_file(
     let file = direct::open_alone(path, options.write(true).create(true).truncate(false))?;
     if exists(path) {
         // Never finished: made anew.
-        file.write_all_at(&[0; BLOCK_BYTES], 0).map_err(DeviceError::io(path, "clear the head"))?;
+        file.write_all_at(&direct::unfinished(), 0).map_err(DeviceError::io(path, "clear it"))?;
     }
     if let Some(what) = direct::foreign(path, &file)? {
         return Err(DeviceError::Foreign { path: path.into(), what });
@@ -417,13 +417,13 @@ fn places(local: &Geometry, shards: u32) -> (Vec<Places>, u64) {
 }
 
 fn read_part(path: &Path) -> Result<PartToml, DeviceError> {
+    const MEND: &str = "restore it from a backup: what was not destaged lies only here";
     let damaged = |reason: String| {
-        let mend = "restore it from a backup: what was not destaged lies only here";
-        DeviceError::invalid(path, format!("the description of the fast tier {reason}"), mend)
+        DeviceError::invalid(path, format!("the description of the fast tier {reason}"), MEND)
     };
     let text = if path.is_dir() {
         let file = path.join(FILE_NAME);
-        files::read_text(&file).map_err(DeviceError::io(&file, "read"))?
+        files::read_text(&file).map_err(DeviceError::of_own(&file, "read", MEND))?
     } else {
         let mut sector = [0; BLOCK_BYTES];
         let file = files::open_or_disk(path, File::options().read(true), 0);
@@ -475,12 +475,12 @@ fn open_part(
 
 /// The file with the generation of the part at `path`, and where in it.
 fn generation_file(path: &Path, mode: Mode) -> Result<(File, u64), DeviceError> {
-    let (file, at) =
-        if path.is_dir() { (path.join("generation"), 0) } else { (path.to_owned(), SECTOR) };
-    identity::length(&file)?;
+    let file = if path.is_dir() { path.join("generation") } else { path.to_owned() };
+    let at = if path.is_dir() { 0 } else { SECTOR };
+    path.is_dir().then(|| identity::length(&file)).transpose()?;
     let mut options = File::options();
-    options.read(true).write(mode == Mode::ReadWrite);
-    let opened = open_part(path.is_dir(), &file, (&mut options, 0));
+    let options = (options.read(true).write(mode == Mode::ReadWrite), 0);
+    let opened = open_part(path.is_dir(), &file, options);
     Ok((opened.map_err(DeviceError::io(&file, "open"))?, at))
 }
 

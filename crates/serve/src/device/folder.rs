@@ -117,11 +117,7 @@ pub fn create(path: &Path, device: &Description, master: &Mark) -> Result<File, 
         return Err(DeviceError::Exists(path.into()));
     }
     if !is_nobodys(path)? {
-        let reason =
-            "holds the files of a device without its device.toml, which tells what they are";
-        let mend =
-            "restore that file from a backup; or, if nothing here is needed, remove the folder";
-        return Err(DeviceError::invalid(path, reason, mend));
+        return Err(undescribed(path));
     }
     // Before another device is named that is being made: what this one was of is gone.
     remove(&path.join("generation"))?;
@@ -146,6 +142,12 @@ pub fn create(path: &Path, device: &Description, master: &Mark) -> Result<File, 
         marked.write(master)?;
     }
     Ok(lock)
+}
+
+fn undescribed(path: &Path) -> DeviceError {
+    let reason = "holds the files of a device without its device.toml, which tells what they are";
+    let mend = "restore that file from a backup; or, if nothing here is needed, remove the folder";
+    DeviceError::invalid(path, reason, mend)
 }
 
 /// What stands in a folder while the device of this master is being made in it.
@@ -182,7 +184,10 @@ fn is_nobodys(path: &Path) -> Result<bool, DeviceError> {
 /// it is the device's own, and of one time.
 pub fn claim(path: &Path, mode: Mode) -> Result<(Description, Found, File), DeviceError> {
     if !exists(path) {
-        return Err(DeviceError::Missing(path.into()));
+        return Err(match is_nobodys(path) {
+            Ok(false) => undescribed(path),
+            _ => DeviceError::Missing(path.into()),
+        });
     }
     let lock = lock::acquire(path, mode)?;
     let making = path.join(MAKING);
@@ -210,6 +215,13 @@ fn check(path: &Path, device: &Description) -> Result<Found, DeviceError> {
     if device.bound && found.master.is_none() {
         let reason = "the mark that tells whose it is, at byte 512, is damaged";
         return Err(DeviceError::invalid(&file, reason, mend));
+    }
+    for folder in (0..device.shards).map(|shard| shard_folder(path, shard)) {
+        // One that is missing is told by its files.
+        if folder.symlink_metadata().is_ok_and(|it| !it.is_dir()) {
+            let reason = "is no folder, or a link to one, where the device has a folder of its own";
+            return Err(DeviceError::invalid(&folder, reason, mend));
+        }
     }
     let master = found.before(device.uuid);
     if master.uuid != device.uuid {
@@ -384,7 +396,7 @@ pub fn describe(path: &Path) -> Result<toml::Table, DeviceError> {
 pub fn read_description(path: &Path) -> Result<Description, DeviceError> {
     const MEND: &str = "restore the file from a backup; the data beside it may be intact";
     let file = path.join(FILE_NAME);
-    let text = files::read_text(&file).map_err(DeviceError::io(&file, "read"))?;
+    let text = files::read_text(&file).map_err(DeviceError::of_own(&file, "read", MEND))?;
     let invalid = |reason: String| DeviceError::invalid(&file, reason, MEND);
     let table: toml::Table =
         text.parse().map_err(|e: toml::de::Error| invalid(format!("not TOML: {}", e.message())))?;

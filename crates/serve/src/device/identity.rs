@@ -30,7 +30,7 @@
 
 use super::{DeviceError, FastNote};
 use crate::files;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -352,12 +352,12 @@ pub fn with_mark(bytes: u64) -> u64 {
 
 /// The length of a file that must be there.
 pub fn length(path: &Path) -> Result<u64, DeviceError> {
-    match fs::metadata(path) {
+    match files::look(path) {
         Ok(metadata) => Ok(metadata.len()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err(DeviceError::invalid(path, "is missing", PUT_BACK))
         }
-        Err(error) => Err(DeviceError::io(path, "open")(error)),
+        Err(error) => Err(DeviceError::of_own(path, "open", PUT_BACK)(error)),
     }
 }
 

@@ -246,7 +246,7 @@ fn create_in_file(
     let file = direct::open_alone(path, options.write(true).create(true).truncate(false))?;
     if exists(path) {
         // Never finished: made anew.
-        file.write_all_at(&direct::unfinished(), 0).map_err(DeviceError::io(path, "clear it"))?;
+        file.write_all_at(&[0; BLOCK_BYTES], 0).map_err(DeviceError::io(path, "clear the head"))?;
     }
     if let Some(what) = direct::foreign(path, &file)? {
         return Err(DeviceError::Foreign { path: path.into(), what });

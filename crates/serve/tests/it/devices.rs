@@ -369,23 +369,3 @@ fn what_is_not_such_a_file_at_all_is_refused_with_the_mend_and_not_written_throu
         Device::open(&description.kind, Mode::ReadOnly).map(drop).unwrap_err().to_string();
     assert!(refused.contains("holds no device of Weir; see `weir format`"), "{refused}");
 }
-
-#[test]
-fn a_device_whose_head_was_cleared_is_not_made_anew_over_what_it_holds() {
-    let folder = Folder::new();
-    write_and_stop(&folder, FILE, &pattern(3, 5000));
-    let Kind::File { path: made, .. } = config(&folder.0, FILE).device.kind else { panic!() };
-    let whole = std::fs::read(&made).unwrap();
-    let mut headless = whole.clone();
-    headless[..1 << 20].fill(0);
-    std::fs::write(&made, &headless).unwrap();
-    let refused = refusal(&folder, FILE);
-    assert!(refused.contains("the head of what was here is lost"), "{refused}");
-    assert!(refused.contains("weir format --force"), "{refused}");
-    assert!(std::fs::read(&made).unwrap() == headless, "it was written to");
-    // With the head it is the device again; and thrown away it makes room for a new one.
-    std::fs::write(&made, &whole).unwrap();
-    read_back(&folder, FILE, &pattern(3, 5000));
-    Device::wipe(&made).unwrap();
-    start(&folder, FILE).shut_down().unwrap();
-}

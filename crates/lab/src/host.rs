@@ -184,6 +184,16 @@ impl Host {
         self.collect().map(|_| ())
     }
 
+    /// After a power cut: reads the whole device, checks that it is what that may leave, and goes on from it.
+    pub fn settle(&mut self) -> Result<(), Failure> {
+        let observed = self.sim.read_all(self.model.logical_blocks())?;
+        let now = self.sim.now().0;
+        let after = |why| Failure(format!("after a power cut at {now} ns: {why}"));
+        self.model.check_recovered(&observed).map_err(after)?;
+        self.model.settle(&observed);
+        Ok(())
+    }
+
     /// Reads the whole device and checks that it is what the model allows now, with nothing in
     /// flight and no power cut: exactly the acknowledged state.
     pub fn read_back(&mut self) -> Result<(), Failure> {

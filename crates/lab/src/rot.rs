@@ -134,7 +134,7 @@ impl Tester<'_> {
                     host.drain()?;
                 }
             }
-            self.cut(&mut host, logical_blocks)?;
+            self.cut(&mut host)?;
         }
         let flush = Op { action: Action::Flush, lba: 0, blocks: 0 };
         host.submit(flush, Hint::default());
@@ -143,16 +143,13 @@ impl Tester<'_> {
     }
 
     /// A power cut, and the recovery from it.
-    fn cut(&mut self, host: &mut Host, logical_blocks: u32) -> Result<(), Failure> {
+    fn cut(&mut self, host: &mut Host) -> Result<(), Failure> {
         let mut medium = host.sim.medium().clone();
         medium.power_cut_by_chance(&mut self.random);
         let mut sim = self.mount(medium, host.sim.now())?;
         sim.run_until_ready()?;
-        let observed = sim.read_all(logical_blocks)?;
-        host.model.check_recovered(&observed).map_err(Failure)?;
-        host.model.settle(&observed);
         host.sim = sim;
-        Ok(())
+        host.settle()
     }
 
     /// Ends the device's life by a shutdown or a power cut and notes what it shows.

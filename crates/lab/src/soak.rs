@@ -120,7 +120,6 @@ const PATIENCE_NS: u64 = SECOND;
 
 struct Soak<'a> {
     options: &'a SoakOptions,
-    logical_blocks: u32,
     random: Random,
     report: SoakReport,
 }
@@ -143,8 +142,7 @@ pub fn run_model(seed: u64, options: &SoakOptions) -> Result<SoakReport, Failure
     if options.data_may_be_lost {
         model.tolerate_unreadable();
     }
-    let mut soak =
-        Soak { options, logical_blocks, random: Random::new(seed), report: SoakReport::default() };
+    let mut soak = Soak { options, random: Random::new(seed), report: SoakReport::default() };
     let mut host = Host::new(sim, model);
     (host.full_is_legal, host.refusals_are_legal) = (options.may_give_up, options.may_give_up);
     soak.run(
@@ -306,11 +304,7 @@ impl Soak<'_> {
         if !self.replace(host, sim)? {
             return Ok(());
         }
-        let observed = host.sim.read_all(self.logical_blocks)?;
-        let after = |why| Failure(format!("after a power cut at {} ns: {why}", host.sim.now().0));
-        host.model.check_recovered(&observed).map_err(after)?;
-        host.model.settle(&observed);
-        Ok(())
+        host.settle()
     }
 
     fn remount(&mut self, host: &mut Host) -> Result<(), Failure> {

@@ -135,33 +135,32 @@ impl Worn {
         Ok(())
     }
 
-    fn trim(&mut self, count: u32) -> Result<(), Failure> {
+    /// False if no band is left for one of them.
+    fn trim(&mut self, count: u32) -> Result<bool, Failure> {
         for _ in 0..count {
             let first = self.random.below(u64::from(self.blocks)) as u32;
             let mut held = self.held.range(first..).chain(&self.held);
-            let Some(&lba) = held.next() else { return Ok(()) };
+            let Some(&lba) = held.next() else { break };
             if !self.succeeds(Action::Trim { fua: false }, lba)? {
                 self.report.used_up = self.counter("bands_free") == 0;
-                let why = || Err(Failure(format!("a trim found no room: {}", self.state())));
-                return if self.report.used_up { Ok(()) } else { why() };
+                let why = || Failure(format!("a trim found no room: {}", self.state()));
+                return if self.report.used_up { Ok(false) } else { Err(why()) };
             }
             self.held.remove(&lba);
             self.report.trims += 1;
         }
-        Ok(())
+        Ok(true)
     }
 
     fn make_room(&mut self) -> Result<(), Failure> {
         for next in [Self::restart, Self::cut, Self::restart] {
-            self.trim(TRIMS_A_LIFE)?;
-            if self.report.used_up {
+            if !self.trim(TRIMS_A_LIFE)? {
                 return Ok(());
             }
             next(self)?;
         }
         while self.counter("blocks_mapped") > self.counter("logical_blocks_kept") / 2 {
-            self.trim(1)?;
-            if self.report.used_up {
+            if !self.trim(1)? {
                 return Ok(());
             }
         }
@@ -192,10 +191,7 @@ impl Worn {
         let mut medium = self.host.sim.medium().clone();
         medium.power_cut_by_chance(&mut self.random);
         self.mount_again(medium)?;
-        let observed = self.host.sim.read_all(self.blocks)?;
-        self.host.model.check_recovered(&observed).map_err(Failure)?;
-        self.host.model.settle(&observed);
-        Ok(())
+        self.host.settle()
     }
 
     fn mount_again(&mut self, medium: SimMedium) -> Result<(), Failure> {

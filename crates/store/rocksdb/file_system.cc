@@ -172,15 +172,16 @@ std::string Plain(std::string folder) {
 // flushed then: a thread that flushes a memtable does so with the logs before it, while puts wait until it has done.
 thread_local std::string log_synced_in;
 
-void NoteSync(const std::string& path) {
+// The folder of a log; empty for any other file.
+std::string LogFolder(const std::string& path) {
   const bool is_log = path.size() > 4 && path.compare(path.size() - 4, 4, ".log") == 0;
-  log_synced_in = is_log ? Plain(path.substr(0, path.rfind('/') + 1)) : "";
+  return is_log ? Plain(path.substr(0, path.rfind('/') + 1)) : "";
 }
 
 class WritableFile : public FSWritableFile {
  public:
   WritableFile(std::string path, const FileOptions& options, weir_writer* writer)
-      : FSWritableFile(options), path_(std::move(path)), writer_(writer) {}
+      : FSWritableFile(options), path_(std::move(path)), log_folder_(LogFolder(path_)), writer_(writer) {}
 
   ~WritableFile() override {
     if (!closed_) weir_writer_close(writer_);
@@ -199,12 +200,12 @@ class WritableFile : public FSWritableFile {
   }
 
   IOStatus Flush(const IOOptions&, IODebugContext*) override {
-    NoteSync(path_);
+    log_synced_in = log_folder_;
     return Status(weir_writer_push(writer_), path_);
   }
 
   IOStatus Sync(const IOOptions&, IODebugContext*) override {
-    NoteSync(path_);
+    log_synced_in = log_folder_;
     return Status(weir_writer_sync(writer_), path_);
   }
 
@@ -220,6 +221,7 @@ class WritableFile : public FSWritableFile {
 
  private:
   std::string path_;
+  std::string log_folder_;
   weir_writer* writer_;
   bool closed_ = false;
 };

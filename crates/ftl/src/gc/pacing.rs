@@ -95,10 +95,7 @@ impl Ftl {
             return true;
         }
         let points = self.points.iter().filter(|point| point.purpose == Purpose::Relocate);
-        let written = |open: u32| self.bands[self.opens[open].block].slots_written;
-        let room = |open: u32| self.geometry.slots_per_block() - written(open);
-        let room: u32 = points.flat_map(|point| point.bands()).map(room).sum();
-        room >= valid
+        points.map(|point| self.slots_left(point)).sum::<u32>() >= valid
     }
 
     /// The next band to reclaim for another reason than space. A failing one can be read as before, and gives no room when it

@@ -16,11 +16,7 @@ impl Ftl {
     /// Whether an atomic write can be placed without waiting for GC, which it would hold up: the
     /// bands that GC empties wait for orders that the undecided group holds.
     pub(crate) fn room_for_group(&self, index: u32, point: usize) -> bool {
-        let slots = |open: u32| {
-            let block = self.opens[open].block;
-            self.geometry.slots_per_block() - self.bands[block].slots_written
-        };
-        let room_at = |point: usize| self.points[point].bands().map(slots).sum::<u32>();
+        let room_at = |point: usize| self.slots_left(&self.points[point]);
         let (room, fast) = (room_at(point), self.on_fast(point));
         let (free, floor) = if fast {
             (self.bands.free_fast, self.fast_floor())

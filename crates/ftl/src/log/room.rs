@@ -253,6 +253,12 @@ impl Ftl {
         self.streams.bands_left && self.is_below_stripe(point)
     }
 
+    /// Slots that nobody has yet in the bands that `point` has open.
+    pub(crate) fn slots_left(&self, point: &Point) -> u32 {
+        let written = |open: u32| self.bands[self.opens[open].block].slots_written;
+        point.bands().map(|open| self.geometry.slots_per_block() - written(open)).sum()
+    }
+
     fn is_below_stripe(&self, point: &Point) -> bool {
         let stripe = match self.settings.stripe_units {
             0 => self.geometry.units,

@@ -403,14 +403,13 @@ impl Bands {
             BandState::Full => self.remove_full(block),
             _ => {}
         }
-        let failing = self.list[block.0 as usize].failing;
         match state {
             BandState::Clean => self.clean[unit].push(block),
             BandState::Dirty => self.dirty[unit].push(block),
             BandState::Draining => self.draining.push(block),
             BandState::Full if self.is_fast(block) => self.add_fast_full(block),
             // To empty it gives no room.
-            BandState::Full if failing => self.list[block.0 as usize].full_index = UNLISTED,
+            BandState::Full if self[block].failing => self[block].full_index = UNLISTED,
             BandState::Full => {
                 let band = &mut self.list[block.0 as usize];
                 band.full_index = self.full.len() as u32;
@@ -434,7 +433,7 @@ impl Bands {
 
     /// Bands have turned out bad.
     pub fn any_bad(&self) -> bool {
-        self.failing + self.retired > 0
+        self.bad_changes() > 0
     }
 
     /// Changes whenever a band turns out bad.
@@ -518,11 +517,10 @@ impl Bands {
             full.remove(index.expect("a full band is on its list"));
             return;
         }
-        let index = self.list[block.0 as usize].full_index;
-        if index == UNLISTED {
+        let index = self.list[block.0 as usize].full_index as usize;
+        if index == UNLISTED as usize {
             return;
         }
-        let index = index as usize;
         self.full.swap_remove(index);
         self.full_valid.swap_remove(index);
         self.full_opened.swap_remove(index);
@@ -600,12 +598,13 @@ impl Bands {
                     band.slots_valid, counts[block]
                 ));
             }
-            let (index, own) = (band.full_index as usize, (band.slots_valid, band.first_order));
-            if band.state == BandState::Full
-                && band.full_index != UNLISTED
-                && (self.full_valid[index], self.full_opened[index]) != own
-            {
-                return Err(format!("band {block} is not listed as it is"));
+            let listed = !self.is_fast(BlockId(block as u32)) && !band.failing;
+            let (listed, at) = (listed && band.state == BandState::Full, band.full_index as usize);
+            if listed && self.full_valid.get(at) != Some(&band.slots_valid) {
+                return Err(format!("band {block} is listed with another count of valid slots"));
+            }
+            if listed && self.full_opened.get(at) != Some(&band.first_order) {
+                return Err(format!("band {block} is listed as opened at another time"));
             }
         }
         self.verify_sums()?;

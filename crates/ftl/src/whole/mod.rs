@@ -410,18 +410,11 @@ impl Ftl {
         // GC may have opened so many bands for its handles that too few are left for a checkpoint,
         // and has them in hand that would be enough.
         let is_last = self.is_down_to_last_bands();
-        if (self.checkpoint.is_wanted() || is_last)
-            && waited
-            && !self.moves.is_empty()
-            && self.stands_still()
-        {
+        let stuck = |ftl: &Self| !ftl.moves.is_empty() && ftl.stands_still();
+        if waited && (self.checkpoint.is_wanted() || is_last) && stuck(self) {
             self.place_moves(Grounds::Pressed);
         }
-        if (waited || self.phase == Phase::Stopping)
-            && is_last
-            && !self.moves.is_empty()
-            && self.stands_still()
-        {
+        if is_last && (waited || self.phase == Phase::Stopping) && stuck(self) {
             self.put_back_moves();
         }
     }

@@ -145,10 +145,7 @@ impl Life<'_> {
         let mut medium = host.sim.medium().clone();
         medium.power_cut_by_chance(&mut self.random);
         self.go_on(host, medium)?;
-        let observed = host.sim.read_all(self.logical_blocks)?;
-        host.model.check_recovered(&observed).map_err(Failure)?;
-        host.model.settle(&observed);
-        Ok(())
+        host.settle()
     }
 
     fn go_on(&mut self, host: &mut Host, medium: SimMedium) -> Result<(), Failure> {

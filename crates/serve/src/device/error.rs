@@ -69,7 +69,7 @@ impl DeviceError {
         move |error| Self::Io { path, doing, error }
     }
 
-    /// Of a file that is there: what is not such a file at all is replaced, as `mend` says.
+    /// Of a file that the device needs: one that is missing, or is no such file at all, is put back as `mend` says.
     pub(crate) fn of_own(
         path: &Path,
         doing: &'static str,
@@ -77,6 +77,7 @@ impl DeviceError {
     ) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_path_buf();
         move |error| match error.kind() {
+            io::ErrorKind::NotFound => Self::invalid(&path, "is missing", mend),
             io::ErrorKind::InvalidInput => Self::invalid(&path, error.to_string(), mend),
             _ => Self::io(&path, doing)(error),
         }

@@ -475,13 +475,12 @@ fn open_part(
 
 /// The file with the generation of the part at `path`, and where in it.
 fn generation_file(path: &Path, mode: Mode) -> Result<(File, u64), DeviceError> {
-    let file = if path.is_dir() { path.join("generation") } else { path.to_owned() };
-    let at = if path.is_dir() { 0 } else { SECTOR };
-    path.is_dir().then(|| identity::length(&file)).transpose()?;
+    let (file, at) =
+        if path.is_dir() { (path.join("generation"), 0) } else { (path.to_owned(), SECTOR) };
     let mut options = File::options();
-    let options = (options.read(true).write(mode == Mode::ReadWrite), 0);
-    let opened = open_part(path.is_dir(), &file, options);
-    Ok((opened.map_err(DeviceError::io(&file, "open"))?, at))
+    options.read(true).write(mode == Mode::ReadWrite);
+    let opened = open_part(path.is_dir(), &file, (&mut options, 0));
+    Ok((opened.map_err(DeviceError::of_own(&file, "open", identity::PUT_BACK))?, at))
 }
 
 impl FastPart {

@@ -207,9 +207,8 @@ pub fn claim(path: &Path, mode: Mode) -> Result<(Description, Found, File), Devi
 /// `Err` if a file is not the device's own, or of another time than the others.
 fn check(path: &Path, device: &Description) -> Result<Found, DeviceError> {
     let file = path.join("generation");
-    identity::length(&file)?;
     let opened = files::open(&file, File::options().read(true));
-    let opened = opened.map_err(DeviceError::io(&file, "open"))?;
+    let opened = opened.map_err(DeviceError::of_own(&file, "open", identity::PUT_BACK))?;
     let found = lock::read_generation(&opened, &file, 0)?;
     let mend = "put back the file of this device that was last in use; nothing was written";
     if device.bound && found.master.is_none() {

@@ -31,7 +31,6 @@
 use super::{DeviceError, FastNote};
 use crate::files;
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -310,7 +309,7 @@ impl Marked {
     }
 }
 
-const PUT_BACK: &str = "put back the file of this device, or restore the whole device from a backup; \
+pub const PUT_BACK: &str = "put back the file of this device, or restore the whole device from a backup; \
                         nothing was written";
 const PUT_BACK_ALL: &str = "put back the files that were last in use, or older copies of all files of \
                             the device from one time; nothing was written";
@@ -351,14 +350,9 @@ pub fn with_mark(bytes: u64) -> u64 {
 }
 
 /// The length of a file that must be there.
-pub fn length(path: &Path) -> Result<u64, DeviceError> {
-    match files::look(path) {
-        Ok(metadata) => Ok(metadata.len()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(DeviceError::invalid(path, "is missing", PUT_BACK))
-        }
-        Err(error) => Err(DeviceError::of_own(path, "open", PUT_BACK)(error)),
-    }
+fn length(path: &Path) -> Result<u64, DeviceError> {
+    let found = files::look(path).map_err(DeviceError::of_own(path, "open", PUT_BACK));
+    Ok(found?.len())
 }
 
 impl Opener {

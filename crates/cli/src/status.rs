@@ -77,6 +77,13 @@ impl PlaceArgs {
     /// Where the server is: as said, else where the device in `data` is served.
     pub fn find(&self, data: &Path) -> Result<Place, Failure> {
         if let Some(control) = &self.control {
+            if control.exists() && !is_socket(control) {
+                return Err(format!(
+                    "--control {}: is no socket: name the server's control socket, such as {}",
+                    control.display(),
+                    crate::device::control_of(control).display()
+                ));
+            }
             return Ok(Place::Socket(control.clone()));
         }
         let Some(text) = &self.http else { return place_in(data) };

@@ -14,8 +14,12 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// A status is far below it, and so is the largest block; more is no answer of Weir's.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 const HEAD_BYTES_MAX: usize = 64 << 10;
+/// An answer without a body, and without its length.
+const NO_CONTENT: u16 = 204;
 /// What is sent or received at a time.
 const PIECE_BYTES: usize = 256 << 10;
+/// Nobody knows whether such an answer is whole.
+const NO_LENGTH: &str = "the answer has no length that can be read: is it Weir?";
 
 /// Where a server's HTTP API is.
 ///
@@ -151,9 +155,10 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Whether the announced body is there; `None` if it goes to the end of the connection.
+    /// Whether the announced body is there; `None` if none is announced where there may be one.
     fn is_whole(&self) -> Option<bool> {
-        self.announced.map(|announced| self.body.len() >= announced)
+        let announced = self.announced.or((self.status == NO_CONTENT).then_some(0));
+        announced.map(|announced| self.body.len() >= announced)
     }
 
     /// What the head says under a name.
@@ -246,7 +251,7 @@ pub fn download(
         return Ok(answer);
     }
     let Some(announced) = answer.announced else {
-        return Err(format!("{place}{path}: the answer has no length: is it Weir?"));
+        return Err(format!("{place}{path}: {NO_LENGTH}"));
     };
     let mut left = announced as u64;
     let mut bytes = std::mem::take(&mut answer.body);
@@ -312,9 +317,10 @@ fn receive(
     // A server that takes no more may cut the connection behind its answer: what is whole counts.
     let answer = parse(&answer).ok_or_else(|| format!("{place}{path}: no HTTP: is it Weir?"))?;
     match (answer.is_whole(), received) {
-        (Some(true), _) | (None, Ok(_)) => Ok(answer),
+        (Some(true), _) => Ok(answer),
         (_, Err(error)) => Err(failed(error)),
         (Some(false), Ok(_)) => Err(format!("{place}{path}: the answer was cut off: ask again")),
+        (None, Ok(_)) => Err(format!("{place}{path}: {NO_LENGTH}")),
     }
 }
 
@@ -352,6 +358,10 @@ mod tests {
         let cut = parse(b"HTTP/1.0 200 OK\r\ncontent-LENGTH: 3\r\n\r\nab").unwrap();
         assert_eq!((cut.field("Content-Length"), cut.field("other")), (Some("3"), None));
         assert_eq!(cut.is_whole(), Some(false));
+        let strange = parse(b"HTTP/1.0 200 OK\r\ncontent-length: many\r\n\r\nab").unwrap();
+        assert_eq!(strange.is_whole(), None);
+        let nothing = parse(b"HTTP/1.0 204 No Content\r\n\r\n").unwrap();
+        assert_eq!(nothing.is_whole(), Some(true));
         for bad in [&b""[..], b"HTTP/1.0 200 OK\r\n", b"hello\r\n\r\n"] {
             assert_eq!(parse(bad), None);
         }

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// How long the store may take: a put may wait for compaction.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// A status waits for nothing.
+const STATUS_PATIENCE: Duration = Duration::from_secs(10);
 /// `weir store compact` writes slices anew.
 const COMPACT_PATIENCE: Duration = Duration::from_secs(24 * 3600);
 const FRAMES: &str = "Accept: application/octet-stream\r\n";
@@ -42,6 +44,8 @@ pub struct Range<'a> {
     pub to: Option<&'a [u8]>,
     /// At most so many; 0 is as many as the store gives at a time.
     pub limit: usize,
+    /// In this slice alone, of values only: who reads all of a large store reads its slices side by side.
+    pub slice: Option<u32>,
 }
 
 /// Keys and values, and where the rest begins if there is more.
@@ -161,7 +165,10 @@ impl Store {
 
     /// Values in the order of their keys.
     pub fn scan(&self, range: &Range<'_>) -> Result<Values, Error> {
-        let query = query(range, &[("prefix", Some(range.prefix).filter(|it| !it.is_empty()))]);
+        let slice = range.slice.map(|slice| slice.to_string());
+        let prefix = Some(range.prefix).filter(|it| !it.is_empty());
+        let slice = slice.as_ref().map(|text| text.as_bytes());
+        let query = query(range, &[("prefix", prefix), ("slice", slice)]);
         let answer = self.ask("GET", &format!("/kv?values=true{query}"), FRAMES, &[])?;
         let pairs = self.frames(&answer)?.into_iter();
         let pairs = pairs.map(|(key, value)| (key, value.unwrap_or_default())).collect();
@@ -267,7 +274,9 @@ impl Store {
 
     /// How the store does.
     pub fn status(&self) -> Result<Value, Error> {
-        self.json("GET", "/status")
+        const PATH: &str = "/status";
+        let answer = http::request(&self.place, ("GET", PATH), "", &[], STATUS_PATIENCE);
+        self.parsed(PATH, &accepted(answer)?)
     }
 
     /// Has everything read and compared; how far that is, [`Store::scrubbed`] tells.
@@ -319,7 +328,10 @@ impl Store {
     }
 
     fn json<T: DeserializeOwned>(&self, method: &str, path: &str) -> Result<T, Error> {
-        let answer = self.ask(method, path, "", &[])?;
+        self.parsed(path, &self.ask(method, path, "", &[])?)
+    }
+
+    fn parsed<T: DeserializeOwned>(&self, path: &str, answer: &Answer) -> Result<T, Error> {
         let wrong =
             |error| Error::Protocol(format!("{}{path}: {error}: is it a store?", self.place));
         serde_json::from_slice(&answer.body).map_err(wrong)

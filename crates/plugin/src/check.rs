@@ -141,6 +141,7 @@ impl View {
             units,
             page: PageView {
                 last: below(UNITS.into()),
+                apart: below(2) == 0,
                 index: below(1 << 30),
                 units: UNITS,
                 costs,

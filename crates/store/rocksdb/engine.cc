@@ -37,8 +37,8 @@ using rocksdb::Status;
 const char* const kPath = "/store";
 const char* const kSlice = "slice-";
 
-// Most that a compaction takes at a time, in raw blocks: so much room there has to be for what it writes.
-constexpr uint64_t kCompactionBlocks = 8;
+// Most that a compaction takes at a time, in SSTs: so much room there has to be for what it writes.
+constexpr uint64_t kCompactionFiles = 8;
 // A reader of a whole SST takes so much at a time.
 constexpr size_t kReadAheadBytes = 2 << 20;
 // After a write that found no room, and one that found none again.
@@ -60,15 +60,17 @@ int Told(const Status& status, char** reason) {
   return CodeOf(status);
 }
 
-// An SST of a full memtable, or of a compaction, fits in a raw block: RocksDB ends a file behind the value that reaches the
-// size, and a value may be half a megabyte.
-ColumnFamilyOptions SliceOptions(uint64_t block_bytes, const std::shared_ptr<rocksdb::Cache>& cache) {
+// An SST of a full memtable fits in a raw block, and one of a compaction in `sst_blocks`: RocksDB ends a file behind the value
+// that reaches the size, and a value may be half a megabyte.
+ColumnFamilyOptions SliceOptions(uint64_t block_bytes, uint32_t sst_blocks,
+                                 const std::shared_ptr<rocksdb::Cache>& cache) {
   ColumnFamilyOptions options;
   options.write_buffer_size = block_bytes / 8 * 7;
   options.max_write_buffer_number = 3;
-  options.target_file_size_base = block_bytes / 8 * 7;
-  options.max_bytes_for_level_base = 8 * block_bytes;
-  options.max_compaction_bytes = kCompactionBlocks * block_bytes;
+  const uint64_t file_bytes = sst_blocks * block_bytes;
+  options.target_file_size_base = file_bytes - block_bytes / 8;
+  options.max_bytes_for_level_base = 8 * file_bytes;
+  options.max_compaction_bytes = kCompactionFiles * file_bytes;
   options.level_compaction_dynamic_level_bytes = true;
   // What is compressed would leave the rest of its raw block unused.
   options.compression = rocksdb::kNoCompression;
@@ -309,8 +311,8 @@ weir_engine* weir_engine_open(const weir_engine_place* place, char** reason) {
   engine->statistics = rocksdb::CreateDBStatistics();
   engine->statistics->set_stats_level(rocksdb::StatsLevel::kExceptHistogramOrTimers);
   engine->env = rocksdb::NewCompositeEnv(engine->files);
-  engine->slice_options =
-      SliceOptions(engine->block_bytes, rocksdb::NewLRUCache(place->cache_bytes));
+  engine->slice_options = SliceOptions(engine->block_bytes, std::max(place->sst_blocks, 1U),
+                                       rocksdb::NewLRUCache(place->cache_bytes));
   engine->read_time = std::chrono::microseconds(place->read_micros);
   engine->reads_left = (place->how & WEIR_READ_LEFT) != 0;
   const bool older = (place->how & WEIR_READ_OLDER) != 0;

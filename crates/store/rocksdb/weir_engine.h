@@ -14,7 +14,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 // Counted up when anything below changes: who loads another one is told to build it anew.
-enum { WEIR_ENGINE_VERSION = 3 };
+enum { WEIR_ENGINE_VERSION = 4 };
 
 // What weir_engine_get says, without a reason, if it would have to ask the units.
 enum { WEIR_NOT_IN_MEMORY = 100 };
@@ -35,6 +35,8 @@ typedef struct {
   uint64_t cache_bytes;
   // How long the units may take to answer a read that somebody waits for.
   uint64_t read_micros;
+  // Raw blocks of an SST that compaction makes, at most.
+  uint32_t sst_blocks;
   // As weir_store_open has it.
   int how;
 } weir_engine_place;

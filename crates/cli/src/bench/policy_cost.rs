@@ -257,7 +257,8 @@ impl Views {
             }
             Chosen::Unit(policy) => {
                 for index in 0..REPEATED {
-                    let page = PageView { last: index % UNITS, index, units: UNITS, costs };
+                    let last = index % UNITS;
+                    let page = PageView { last, apart: false, index, units: UNITS, costs };
                     sum += policy.pick(&self.units, &page) as u64;
                 }
             }

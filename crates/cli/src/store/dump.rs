@@ -230,6 +230,8 @@ struct Record {
 struct Dump<R> {
     from: R,
     count: u64,
+    /// So many of them are in the store, the first ones.
+    loaded: u64,
     name: String,
 }
 
@@ -237,29 +239,28 @@ impl<R: Read> Dump<R> {
     fn begin(mut from: R, name: String) -> Result<Self, Failure> {
         let mut magic = [0; MAGIC.len()];
         match from.read_exact(&mut magic) {
-            Ok(()) if magic == MAGIC => Ok(Self { from, count: 0, name }),
+            Ok(()) if magic == MAGIC => Ok(Self { from, count: 0, loaded: 0, name }),
             Ok(()) => Err(format!("{name}: is no dump of a store, or of a newer weir")),
             Err(error) => Err(format!("{name}: is no dump of a store: {error}")),
         }
     }
 
     fn next(&mut self) -> Result<Record, Failure> {
-        let (name, number) = (&self.name, self.count + 1);
+        let (name, number, loaded) = (&self.name, self.count + 1, self.loaded);
+        let so_far = || format!("the first {loaded} records are loaded, and no more");
         let cut = |error: io::Error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => {
-                format!(
-                    "{name}: is cut off in record {number}: what is before it was loaded: get all of it"
-                )
-            }
-            _ => format!("{name}: {error}"),
+            io::ErrorKind::UnexpectedEof => format!(
+                "{name}: is cut off in record {number}: {}: get all of it, and load it again",
+                so_far()
+            ),
+            _ => format!("{name}: {error}: {}", so_far()),
         };
         let mut head = [0; 9];
         self.from.read_exact(&mut head).map_err(cut)?;
         let length =
             |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let lengths = [length(1), length(5)];
-        let damaged =
-            || format!("{name}: record {number} is damaged: what is before it was loaded");
+        let damaged = || format!("{name}: record {number} is damaged: {}: get it anew", so_far());
         if lengths.iter().any(|&length| length > PART_BYTES_MAX) {
             return Err(damaged());
         }
@@ -377,6 +378,7 @@ pub fn load(args: &LoadArgs) -> Result<End, Failure> {
                 let path = String::from_utf8(first).map_err(|_| strange())?;
                 let size = <[u8; 8]>::try_from(&second[..]).map_err(|_| strange())?;
                 batch.write(&store)?;
+                dump.loaded = dump.count - 1;
                 kept += load_file(&store, &mut dump, &path, u64::from_le_bytes(size), args.go_on)?;
             }
             END => {
@@ -392,8 +394,12 @@ pub fn load(args: &LoadArgs) -> Result<End, Failure> {
             }
             _ => return Err(strange()),
         }
+        if kind == FILE {
+            dump.loaded = dump.count;
+        }
         if batch.is_full() {
             batch.write(&store)?;
+            dump.loaded = dump.count;
         }
     }
     progress.clear();
@@ -468,7 +474,8 @@ mod tests {
         assert_eq!(kinds(&all), Ok(vec![VALUE, FILE, BYTES, BYTES, END]));
         for cut in 0..all.len() {
             let why = kinds(&all[..cut]).unwrap_err();
-            assert!(why.contains("cut off") || why.contains("no dump"), "{cut}: {why}");
+            let told = why.contains("cut off") && why.contains("the first 0 records are loaded");
+            assert!(told || why.contains("no dump"), "{cut}: {why}");
         }
         for bit in 0..all.len() * 8 {
             let mut flipped = all.clone();

@@ -76,21 +76,23 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     const { assert!(SLICES_DEFAULT == 8, "the help says so") };
     let data = &args.data;
     let control = crate::device::control_of(data);
-    let config = StoreConfig {
-        engine: built(ENGINE, ("--engine", args.engine.as_deref()))?,
-        addresses: args.parts.addresses()?,
-        slices: args.slices,
-        opened: Opened {
-            mode: match (args.damaged, args.new) {
-                (Some(Left::Sure), _) => Mode::Left,
-                (Some(Left::Older), _) => Mode::LeftOlder,
-                (None, true) => Mode::New,
-                (None, false) => Mode::Used,
-            },
-            cache_bytes: cache_bytes(&args.cache)?,
-            read_time: read_time(&args.read_time)?,
+    let opened = Opened {
+        mode: match (args.damaged, args.new) {
+            (Some(Left::Sure), _) => Mode::Left,
+            (Some(Left::Older), _) => Mode::LeftOlder,
+            (None, true) => Mode::New,
+            (None, false) => Mode::Used,
         },
+        cache_bytes: cache_bytes(&args.cache)?,
+        read_time: read_time(&args.read_time)?,
+    };
+    let config = StoreConfig {
+        opened,
         http: http(args)?,
+        addresses: args.parts.addresses()?,
+        // After what was said, so that what is wrong in it is told first.
+        engine: built(ENGINE, ("--engine", args.engine.as_deref()))?,
+        slices: args.slices,
         control: control.clone(),
     };
     fs::create_dir_all(data).map_err(|error| format!("{}: {error}", data.display()))?;

@@ -79,7 +79,7 @@ fn atomic_writes_are_whole_or_not_there_after_a_kill_and_for_readers() {
     server.terminate();
 }
 
-const SCRIPT: &str = r#"
+const SERVED: &str = r#"
 me=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555
 cat >/tmp/weir.toml <<CONFIG
 [device]
@@ -103,7 +103,10 @@ WEIR serve --config /tmp/weir.toml --control /tmp/control.sock >>/tmp/serve.log 
 for i in $(seq 300); do grep -q ^ready /tmp/serve.log && break; sleep 0.1; done
 nvme connect -t tcp -a 127.0.0.1 -s 4420 -n nqn.2026-01.org.example:weir --hostnqn=$me \
     --hostid=11111111-2222-3333-4444-555555555555
-for i in $(seq 100); do [ -e /sys/block/nvme0n2/queue ] && break; sleep 0.1; done
+for i in $(seq 100); do [ -e /sys/block/nvme0n1/queue ] && [ -e /sys/block/nvme0n2/queue ] && break; sleep 0.1; done
+"#;
+
+const TOLD: &str = r#"
 # Of the path: Linux 6.12 does not pass it on to the node that stands for all paths.
 told() { cat /sys/block/nvme0c*n$1/queue/atomic_write_$2_bytes; }
 [ "$(told 2 unit_max)" -eq 65536 ] || fail "Linux takes writes of $(told 2 unit_max) bytes for atomic"
@@ -121,5 +124,47 @@ fn linux_is_told_over_nvme_which_writes_are_atomic() {
     // The newer kernel, which is the one that has ublk's driver: Linux knows atomic writes from 6.11 on.
     let found = Guest::found_with(test, &["fio", "nvme"], Some("ublk_drv"));
     let Some(guest) = found else { return };
-    guest.run_whole("atomicnvme", "nvme-tcp", SCRIPT);
+    guest.run_whole("atomicnvme", "nvme-tcp", &[SERVED, TOLD].concat());
+}
+
+/// Without Linux's own multipath, whose node does not take them in 6.12.
+const WRITTEN: &str = r#"
+cat >/tmp/atomic.py <<PROGRAM
+import errno, mmap, os
+RWF_ATOMIC = 0x40
+memory = mmap.mmap(-1, 1 << 17)
+def write(disk, byte, length, at):
+    memory[:length] = bytes([byte]) * length
+    file = os.open(disk, os.O_RDWR | os.O_DIRECT)
+    try:
+        os.pwritev(file, [memoryview(memory)[:length]], at, RWF_ATOMIC)
+        os.preadv(file, [memoryview(memory)[:length]], at)
+        return 0 if memory[:length] == bytes([byte]) * length else -1
+    except OSError as error:
+        return error.errno
+    finally:
+        os.close(file)
+# They have their names in the order in which they were found.
+disks = {open(f"/sys/block/{name}/nsid").read().strip(): f"/dev/{name}" for name in ("nvme0n1", "nvme0n2")}
+plain, pages = disks["1"], disks["2"]
+taken = [(pages, 1 << 16, 1 << 16), (pages, 1 << 14, 3 << 14), (pages, 4096, 4096), (plain, 4096, 0)]
+for number, (disk, length, at) in enumerate(taken):
+    told = write(disk, number + 1, length, at)
+    assert told == 0, (disk, length, at, told)
+refused = [(pages, 1 << 17, 0), (pages, 1 << 16, 4096), (plain, 8192, 0)]
+for disk, length, at in refused:
+    told = write(disk, 9, length, at)
+    assert told == errno.EINVAL, (disk, length, at, told)
+PROGRAM
+python3 /tmp/atomic.py || fail "atomic writes"
+nvme disconnect -n nqn.2026-01.org.example:weir >/dev/null
+"#;
+
+#[test]
+fn what_linux_is_asked_to_write_in_one_piece_it_writes_so_over_nvme() {
+    let test = "atomic writes by Linux in a guest";
+    let found = Guest::found_with(test, &["nvme", "python3"], Some("ublk_drv"));
+    let Some(guest) = found else { return };
+    let modules = "nvme-core:multipath=N nvme-tcp";
+    guest.run_whole("atomicwritten", modules, &[SERVED, WRITTEN].concat());
 }

@@ -75,11 +75,7 @@ fn raw_units_on_a_disk_survive_a_kill_and_a_disk_too_small_says_what_fits() {
     let fits = ["format", "--config", &config, "--data", path, "--capacity", example];
     let made = weir(&fits);
     assert!(made.status.success(), "{}", said(&made));
-    fs::File::options()
-        .write(true)
-        .open(path)
-        .and_then(|disk| std::os::unix::fs::FileExt::write_all_at(&disk, &[0; MIB], 0))
-        .expect("its header is cleared");
+    run("blkdiscard", &[path]);
     crate::raw::survive_a_kill_at(&disk.scratch, path);
 }
 

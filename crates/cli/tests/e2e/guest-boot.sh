@@ -3,7 +3,7 @@
 #
 #   KDIR=FOLDER guest-boot.sh [-m "MODULE ..."] [-q "QEMU ARGUMENTS"] [-M MEMORY] [-t SECONDS] SCRIPT
 #
-# FOLDER is a Debian kernel package as `dpkg -x` lays it out. What the script prints is printed here, and
+# FOLDER is a Debian kernel package as `dpkg -x` lays it out; a module may have a parameter behind it, `nvme-core:multipath=N`. What the script prints is printed here, and
 # its exit status is ours; 125 if the guest did not get so far. The processor is emulated, so that neither
 # root nor /dev/kvm is needed and every machine does the same.
 set -euo pipefail
@@ -38,11 +38,15 @@ cp "$(command -v busybox)" "$root/bin/busybox"
 ln -s busybox "$root/bin/sh"
 cp "$script" "$root/script"
 
-# The modules, each after those it needs, in one folder. One that is built into this kernel has no file.
+# The modules, each after those it needs, in one folder; a parameter is for the last of these. One that is built into this kernel
+# has no file.
 for module in $modules; do
-    modprobe -d "$kernel_folder" -S "$version" --show-depends "$module" 2>/dev/null || true
-done | sed -n 's/^insmod \([^ ]*\).*/\1/p' | while read -r path; do
+    parameter=${module#"${module%%:*}"}
+    modprobe -d "$kernel_folder" -S "$version" --show-depends "${module%%:*}" 2>/dev/null |
+        sed -n "s/^insmod \([^ ]*\).*/\1 ${parameter#:}/p" | sed '$!s/ .*//' || true
+done | while read -r path parameter; do
     name=$(basename "$path" .xz)
+    [ -z "$parameter" ] || echo "$parameter" >"$root/modules/$name.parameter"
     if [ ! -f "$root/modules/$name" ]; then
         case $path in
         *.xz) xz -dc "$path" >"$root/modules/$name" ;;
@@ -61,7 +65,9 @@ mount -t sysfs none /sys
 mount -t devtmpfs none /dev
 mkdir -p /dev/shm
 mount -t tmpfs none /dev/shm
-for module in $(cat /modules/order); do insmod /modules/$module || echo "insmod $module failed"; done
+for module in $(cat /modules/order); do
+    insmod /modules/$module $(cat /modules/$module.parameter 2>/dev/null) || echo "insmod $module failed"
+done
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=524288,cache=loose,ro host /host
 for folder in proc sys dev; do mount -o rbind /$folder /host/$folder; done
 for folder in tmp run mnt; do mount -t tmpfs none /host/$folder; done

@@ -54,6 +54,20 @@ fn a_socket_that_another_process_has_is_told_with_the_process_and_without_the_de
 }
 
 #[test]
+fn a_control_socket_that_is_a_folder_is_told_as_such_by_every_client() {
+    let scratch = Scratch::new("nosocket");
+    let folder = scratch.file("store");
+    fs::create_dir_all(&folder).unwrap();
+    for args in [&["status"][..], &["volume", "list"], &["store", "status"]] {
+        let refused = weir(&[args, &["--control", &folder]].concat());
+        let text = said(&refused);
+        assert_eq!(refused.status.code(), Some(2), "{text}");
+        assert!(text.contains(&format!("--control {folder}: is no socket")), "{text}");
+        assert!(text.contains("control.sock"), "{text}");
+    }
+}
+
+#[test]
 fn a_config_with_a_mistake_is_refused_whole_and_the_message_says_where() {
     let scratch = Scratch::new("config");
     let data = scratch.data();

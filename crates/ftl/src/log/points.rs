@@ -14,7 +14,7 @@ use crate::policy::{PageView, Purpose};
 use crate::space::Grounds;
 use crate::space::bands::BandState;
 use crate::whole::Ftl;
-use flash::{BlockId, Instant, MediumError, SECOND, SlotData, SlotId, SlotWrite};
+use flash::{BlockId, Instant, MediumError, Pairing, SECOND, SlotData, SlotId, SlotWrite};
 use std::collections::VecDeque;
 
 /// No index.
@@ -218,6 +218,9 @@ impl Ftl {
         let units = self.units_for(self.points[point].purpose);
         let page = PageView {
             last: self.points[point].last_unit,
+            // Copies are vouched for by nobody.
+            apart: self.geometry.pairing == Pairing::None
+                && self.points[point].purpose == Purpose::Host,
             index: self.lba_next / self.geometry.slots_per_page,
             units: units.len() as u32,
             costs: self.units.costs(),

@@ -288,6 +288,9 @@ pub struct Costs {
 pub struct PageView {
     /// The unit of the handle's last page.
     pub last: u32,
+    /// Among equals another unit than that is better: a page vouches for the one before, and should not be lost with it. Not where
+    /// pages share cells, and each band that is begun has to be closed for a flush.
+    pub apart: bool,
     /// Its first logical block, counted in pages.
     pub index: u32,
     /// Units of the device.

@@ -180,7 +180,7 @@ fn unit(unit: u32, reads: u32, appends: u32, erases: u32) -> UnitView {
 
 fn page(last: u32, index: u32) -> PageView {
     let costs = Costs { read_ns: 158_000, program_ns: 1_008_000, erase_ns: 3_500_000 };
-    PageView { last, index, units: 4, costs }
+    PageView { last, apart: false, index, units: 4, costs }
 }
 
 fn unit_picked(name: &str, units: &[UnitView], page: &PageView) -> u32 {
@@ -193,6 +193,23 @@ fn a_weighted_queue_counts_time_where_the_shortest_counts_programs() {
     assert_eq!(unit_picked("shortest-queue", &units, &page(0, 0)), 0);
     assert_eq!(unit_picked("weighted-queue", &units, &page(0, 0)), 2);
     assert_eq!(unit_picked("weighted-queue", &units[..2], &page(0, 0)), 1);
+}
+
+#[test]
+fn two_pages_that_are_to_be_apart_fill_two_bands_in_turn() {
+    let new = |at| UnitView { open: false, ..unit(at, 0, 0, 0) };
+    let together = page(1, 0);
+    let apart = PageView { apart: true, ..together };
+    for name in ["shortest-queue", "weighted-queue", "compaction-aware"] {
+        let picked = |units: &[UnitView], page| unit_picked(name, units, page);
+        let alone = [new(0), unit(1, 0, 0, 0), new(2)];
+        assert_eq!((picked(&alone, &together), picked(&alone, &apart)), (1, 0), "{name}");
+        let two = [new(0), unit(1, 0, 0, 0), unit(2, 0, 0, 0)];
+        assert_eq!((picked(&two, &together), picked(&two, &apart)), (1, 2), "{name}");
+        // Nobody waits for that.
+        let busy = [unit(0, 0, 1, 0), unit(1, 0, 0, 0)];
+        assert_eq!(picked(&busy, &apart), 1, "{name}");
+    }
 }
 
 #[test]

@@ -3,8 +3,7 @@
 
 use super::{PageView, UnitPolicy, UnitView, WEIGHT_FULL};
 
-/// Fewest appends waiting; among equals an open band before a new one, then the unit of the last
-/// page, so that a lone writer fills one band (and its shared cells) before it spreads.
+/// Fewest appends waiting; among equals those of [`among_equals`].
 ///
 /// Where weights differ they are to be met: among equals each unit has as many turns as its weight is of all.
 #[derive(Clone, Debug, Default)]
@@ -54,14 +53,11 @@ impl UnitPolicy for ShortestQueue {
         if units.iter().any(|view| view.weight != WEIGHT_FULL) {
             return self.turns.pick(units);
         }
-        let last = page.last;
         least(units, |view| {
             // One number, most significant first: compared in one go, for every page.
             weighed(u64::from(view.appends_waiting) + 1, 1 << 8, view.weight).min((1 << 29) - 1)
                 << 34
-                | u64::from(!view.open) << 33
-                | u64::from(view.unit != last) << 32
-                | u64::from(u32::MAX - view.bands_free)
+                | among_equals(view, page)
         })
     }
 }
@@ -126,10 +122,18 @@ fn weight(view: &UnitView, page: &PageView, last_choice: bool) -> u128 {
         + u64::from(view.erases_running) * page.costs.erase_ns;
     // With the page that looks for a place: else weights would not count where nothing waits.
     let work_ns = weighed(work_ns + page.costs.program_ns, 1, view.weight);
-    let rest = u64::from(!view.open) << 33
-        | u64::from(view.unit != page.last) << 32
-        | u64::from(u32::MAX - view.bands_free);
+    let rest = among_equals(view, page);
     u128::from(work_ns | u64::from(last_choice) << 63) << 34 | u128::from(rest)
+}
+
+/// The least of these 34 bits is best among units on which the same waits. An open band comes before a new one, then the unit of
+/// the last page, so that a lone writer fills one band, and its shared cells, before it spreads; where the last two pages are to be
+/// apart, he fills two in turn. Then the one with the most free bands.
+#[inline(always)]
+fn among_equals(view: &UnitView, page: &PageView) -> u64 {
+    let (new, other) = (!view.open, view.unit != page.last);
+    let (first, second) = if page.apart { (!other, new) } else { (new, other) };
+    u64::from(first) << 33 | u64::from(second) << 32 | u64::from(u32::MAX - view.bands_free)
 }
 
 /// `load` in parts of `1 / scale`, as it counts on a unit of `weight`.

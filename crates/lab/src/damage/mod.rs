@@ -26,10 +26,12 @@ mod apply;
 mod image;
 mod kinds;
 mod known;
+mod lone;
 mod raw;
 mod shapes;
 
 pub use kinds::{Case, Combination, Field, Harm, Matrix, Moment, SlotKind, Tally};
+pub use lone::{LoneOptions, LoneReport, run_lone};
 pub use raw::{KINDS as RAW_KINDS, explore_raw_damage};
 pub use shapes::Shape;
 

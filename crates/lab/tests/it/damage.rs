@@ -2,10 +2,12 @@
 
 use crate::{THREADS, passed};
 use lab::damage::{
-    Case, Combination, DamageOptions, DamageReport, Harm, Matrix, RAW_KINDS, Shape, SlotKind,
+    Case, Combination, DamageOptions, DamageReport, Harm, LoneOptions, Matrix, RAW_KINDS, Shape,
+    SlotKind, explore_damage, explore_raw_damage, run_lone,
 };
-use lab::damage::{explore_damage, explore_raw_damage};
+use lab::device::Manner;
 use lab::parallel::{SeedFailure, for_each_seed};
+use lab::soak::SoakOptions;
 
 /// Enough that every kind of device meets every case.
 const SEEDS: std::ops::Range<u64> = 0..72;
@@ -111,4 +113,24 @@ fn raw_units_that_show_an_earlier_moment_read_right_or_as_an_error() {
 fn an_empty_matrix_misses_every_case() {
     let all = Matrix::default().missing(&Shape::KINDS, true).len();
     assert!(all > 1000, "only {all} cases");
+}
+
+/// Where pages share cells a lone writer fills one band, as it would have to close the other for each flush.
+#[test]
+fn what_a_lone_writer_made_durable_never_reads_old_where_the_end_of_a_band_is_damaged() {
+    let test = "what_a_lone_writer_made_durable_never_reads_old_where_the_end_of_a_band_is_damaged";
+    for manner in [Manner::File, Manner::Folder, Manner::Nand(flash::Pairing::None)] {
+        let run = |seed: u64| {
+            let SoakOptions { mut device, settings, .. } =
+                SoakOptions::quiet(Default::default(), seed);
+            (device.manner, device.pages_per_block) = (manner, 32);
+            let (writes, pages) = (40 + seed as u32 * 7, [1, 3, 16][seed as usize % 3]);
+            run_lone(seed, &LoneOptions { device, settings, writes, pages })
+        };
+        let reports = passed(test, for_each_seed(crate::seeds(0..24), THREADS, run));
+        let sum = |of: fn(&lab::damage::LoneReport) -> u32| reports.iter().map(of).sum::<u32>();
+        let (bands, old, errors) = (sum(|it| it.bands), sum(|it| it.old), sum(|it| it.errors));
+        println!("{manner:?}: {bands} bands, {old} blocks old, {errors} errors");
+        assert!(bands >= 48 && errors > old, "{bands} bands, {errors} errors");
+    }
 }

@@ -45,6 +45,7 @@ use flash::{BLOCK_BYTES, Geometry, Oob, SlotId};
 use nand::{BlockRecord, Faults, Nand, Profile};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
@@ -224,7 +225,8 @@ fn too_small(
     DeviceError::invalid(path, reason, raw::mend_for(raw, geometry, room))
 }
 
-/// Throws away what is at `path`, whatever it is: clears where headers are. Not if it is in use.
+/// Throws away what is at `path`, whatever it is: clears where headers are, and says that a device may be made of it. Not if it is
+/// in use.
 pub fn wipe(path: &Path) -> Result<(), DeviceError> {
     let file = open_alone(path, OpenOptions::new().write(true))?;
     if let Some(zoned) = Zoned::at(path)? {
@@ -234,13 +236,18 @@ pub fn wipe(path: &Path) -> Result<(), DeviceError> {
     let block_device = metadata.file_type().is_block_device();
     let bytes = if block_device { HEAD_BYTES } else { metadata.len().min(HEAD_BYTES) };
     let clear = |file: &File| {
-        file.write_all_at(&vec![0; bytes as usize], 0)?;
+        let mut head = vec![0; bytes as usize];
+        if let Some(first) = head.first_chunk_mut() {
+            *first = unfinished();
+        }
+        file.write_all_at(&head, 0)?;
         file.sync_all()
     };
     clear(&file).map_err(DeviceError::io(path, "clear the head"))
 }
 
-/// What is at the head of a file or disk that is not ours, in words; `None` if there is nothing.
+/// What is in a file or disk that may be wanted by somebody, in words; `None` if there is nothing. Where the head is empty, that
+/// may be all that was lost of a device: then some of what is behind it is looked at.
 pub fn foreign(path: &Path, file: &File) -> Result<Option<String>, DeviceError> {
     if let Some(zoned) = Zoned::at(path)? {
         return zoned.foreign(path);
@@ -248,10 +255,55 @@ pub fn foreign(path: &Path, file: &File) -> Result<Option<String>, DeviceError> 
     let mut head = Vec::new();
     let read = file.take(HEAD_BYTES).read_to_end(&mut head);
     read.map_err(DeviceError::io(path, "read the head"))?;
-    if head.starts_with(MAGIC_UNFINISHED) || head.iter().all(|&byte| byte == 0) {
+    if head.starts_with(MAGIC_UNFINISHED) {
         return Ok(None);
     }
+    if head.iter().all(|&byte| byte == 0) {
+        let behind = data_behind(file).map_err(DeviceError::io(path, "look for data"))?;
+        return Ok(behind.map(|at| {
+            format!(
+                "data from byte {at} on, and nothing before that: the head of what was here is lost"
+            )
+        }));
+    }
     Ok(Some(signature(&head).unwrap_or("data that is not Weir's").into()))
+}
+
+/// Where there is data behind the head, as far as a look at what a file has memory for tells, and at whole MiB: the first ones and
+/// others evenly spread. Bands begin at such, and those of a new device are filled from the first on.
+fn data_behind(mut file: &File) -> io::Result<Option<u64>> {
+    let end = io::Seek::seek(&mut file, io::SeekFrom::End(0))?;
+    let mut block = [0; BLOCK_BYTES];
+    let mut holds = |at: u64| {
+        let there = (end - at).min(BLOCK_BYTES as u64) as usize;
+        file.read_exact_at(&mut block[..there], at)?;
+        Ok::<bool, io::Error>(block[..there].iter().any(|&byte| byte != 0))
+    };
+    let whole = end / HEAD_BYTES;
+    let first = 1..whole.min(LOOKS);
+    let spread = (0..LOOKS).map(|look| whole * look / LOOKS).filter(|&at| at >= LOOKS);
+    let looks = first.chain(spread).map(|at| at * HEAD_BYTES);
+    for at in stretches(file).into_iter().chain(looks).filter(|&at| at < end) {
+        if holds(at)? {
+            return Ok(Some(at));
+        }
+    }
+    Ok(None)
+}
+
+/// Where the first stretches behind the head begin that a file has memory for; none where a file system does not tell.
+fn stretches(file: &File) -> Vec<u64> {
+    // SAFETY: no memory is involved.
+    let seek = |at: u64, whence| unsafe { libc::lseek(file.as_raw_fd(), at as i64, whence) };
+    let mut starts = Vec::new();
+    let mut at = HEAD_BYTES;
+    while (starts.len() as u64) < LOOKS {
+        let Ok(start) = u64::try_from(seek(at, libc::SEEK_DATA)) else { break };
+        starts.push(start);
+        let Ok(end) = u64::try_from(seek(start, libc::SEEK_HOLE)) else { break };
+        at = end;
+    }
+    starts
 }
 
 /// Whose the head of a file or disk says it is, if it is one of those that are known.
@@ -261,6 +313,9 @@ pub fn signature(head: &[u8]) -> Option<&'static str> {
         .find(|(at, bytes, _)| head.get(*at..).is_some_and(|from| from.starts_with(bytes)));
     known.map(|(.., name)| *name)
 }
+
+/// Blocks behind an empty head that are looked at, of each kind.
+const LOOKS: u64 = 1024;
 
 /// Longest stretch from the start in which a file system or partition table shows itself.
 pub const HEAD_BYTES: u64 = 1 << 20;

@@ -27,7 +27,7 @@
 //! - the part says what it is before the capacity tier says that it has one.
 
 use super::home::Home;
-use super::identity::{Mark, Marked, SHARD_ROLES, State};
+use super::identity::{Mark, Marked, SHARD_ROLES, State, shard_folder};
 use super::lock::Found;
 use super::summed::{self, Summed};
 use super::{DeviceError, Kind, Mode, Tier, direct, identity, lock, zoned};
@@ -246,7 +246,7 @@ fn create_in_file(
     let file = direct::open_alone(path, options.write(true).create(true).truncate(false))?;
     if exists(path) {
         // Never finished: made anew.
-        file.write_all_at(&[0; BLOCK_BYTES], 0).map_err(DeviceError::io(path, "clear the head"))?;
+        file.write_all_at(&direct::unfinished(), 0).map_err(DeviceError::io(path, "clear it"))?;
     }
     if let Some(what) = direct::foreign(path, &file)? {
         return Err(DeviceError::Foreign { path: path.into(), what });
@@ -365,10 +365,6 @@ fn of_another(path: &Path) -> DeviceError {
     let mend = "name the one of this device in device.fast.path; to make this one anew, and lose \
                 what only it holds of that device: `weir format --attach-fast --force`";
     DeviceError::invalid(path, reason, mend)
-}
-
-fn shard_folder(path: &Path, shard: u32) -> PathBuf {
-    path.join(format!("shard-{shard}"))
 }
 
 /// Where the areas of a shard begin in a file.
@@ -558,6 +554,9 @@ impl FastPart {
                 Some(_) => "holds the generation of another fast tier",
             };
             return Err(DeviceError::invalid(&self.path, reason, mend));
+        }
+        if !self.in_file {
+            identity::expect_own_folders(&self.path, self.part.shards)?;
         }
         let files = self.files();
         let settled = identity::settle(&files, &master, bound)?;

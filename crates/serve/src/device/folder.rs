@@ -15,7 +15,7 @@
 //! Folders of version 1 have no marks; the first open for writing makes them of version 2.
 
 use super::direct::Opened;
-use super::identity::{self, Mark, Marked, SHARD_ROLES, State};
+use super::identity::{self, Mark, Marked, SHARD_ROLES, State, shard_folder};
 use super::lock::Found;
 use super::raw::RawNote;
 use super::summed::{self, Summed};
@@ -28,7 +28,7 @@ use nand::{BlockRecord, Faults, Nand, Profile};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What a folder holds.
 pub struct Description {
@@ -215,13 +215,7 @@ fn check(path: &Path, device: &Description) -> Result<Found, DeviceError> {
         let reason = "the mark that tells whose it is, at byte 512, is damaged";
         return Err(DeviceError::invalid(&file, reason, mend));
     }
-    for folder in (0..device.shards).map(|shard| shard_folder(path, shard)) {
-        // One that is missing is told by its files.
-        if folder.symlink_metadata().is_ok_and(|it| !it.is_dir()) {
-            let reason = "is no folder, or a link to one, where the device has a folder of its own";
-            return Err(DeviceError::invalid(&folder, reason, mend));
-        }
-    }
+    identity::expect_own_folders(path, device.shards)?;
     let master = found.before(device.uuid);
     if master.uuid != device.uuid {
         let reason = format!(
@@ -280,10 +274,6 @@ pub fn write_master(path: &Path, master: &Mark) -> Result<(), DeviceError> {
     let file = path.join("generation");
     let opened = files::open(&file, File::options().write(true));
     lock::write_generation(&opened.map_err(DeviceError::io(&file, "open"))?, &file, 0, master)
-}
-
-fn shard_folder(path: &Path, shard: u32) -> PathBuf {
-    path.join(format!("shard-{shard}"))
 }
 
 fn file_sizes(geometry: &Geometry) -> [(&'static str, u64); 3] {

@@ -349,6 +349,23 @@ pub fn with_mark(bytes: u64) -> u64 {
     bytes.next_multiple_of(4096) + MARKS_BYTES as u64
 }
 
+/// Where the files of a shard are, in a folder.
+pub fn shard_folder(path: &Path, shard: u32) -> PathBuf {
+    path.join(format!("shard-{shard}"))
+}
+
+/// `Err` if what stands there for the folder of a shard is none, or a link to one.
+pub fn expect_own_folders(path: &Path, shards: u32) -> Result<(), DeviceError> {
+    for folder in (0..shards).map(|shard| shard_folder(path, shard)) {
+        // One that is missing is told by its files.
+        if folder.symlink_metadata().is_ok_and(|it| !it.is_dir()) {
+            let reason = "is no folder, or a link to one, where the device has a folder of its own";
+            return Err(DeviceError::invalid(&folder, reason, PUT_BACK));
+        }
+    }
+    Ok(())
+}
+
 /// The length of a file that must be there.
 fn length(path: &Path) -> Result<u64, DeviceError> {
     let found = files::look(path).map_err(DeviceError::of_own(path, "open", PUT_BACK));

@@ -378,9 +378,8 @@ impl Pages<'_> {
         Ok(None)
     }
 
-    /// Finds how many of the first `pages` pages of a block are programmed. Most blocks are full or empty, which one or two
-    /// looks tell; else by halving, and then page by page, so that what a power loss of the host left
-    /// behind a gap is not taken for what was written after. What was flushed is always found. A page
+    /// Finds how many of the first `pages` pages of a block are programmed. Most blocks are full or empty, which a few looks tell; in
+    /// the others every page is looked at, so that what was flushed is found whatever is damaged before it. A page
     /// that the disk cannot read counts as programmed: nothing is then written over what it may hold.
     fn written(self, block: BlockId, erase_count: u32, pages: u32) -> io::Result<Written> {
         let mut sector = Buffer::new(1);
@@ -455,10 +454,9 @@ impl From<Option<u64>> for Look {
     }
 }
 
-/// Pages behind one that is not sound that are asked whether it was programmed.
-const PAGES_AHEAD: u32 = 4;
-
-/// The page behind the last that is programmed, of the first `pages` of a block.
+/// The page behind the last that is programmed, of the first `pages` of a block. Pages before it that are not sound are damaged if
+/// they were flushed; what was not, a power loss may have left so, and the core tells the one from the other. Behind a page of a
+/// later server those of an earlier one are what such a loss left, and count no more.
 fn last_written(pages: u32, look: &mut impl FnMut(u32) -> io::Result<Look>) -> io::Result<u32> {
     if pages == 0 {
         return Ok(0);
@@ -466,52 +464,19 @@ fn last_written(pages: u32, look: &mut impl FnMut(u32) -> io::Result<Look>) -> i
     if let Look::Of(_) = look(pages - 1)? {
         return Ok(pages);
     }
-    if look(0)? == Look::Empty && next_sound(0, pages.min(2), look)?.is_none() {
+    if look(0)? == Look::Empty && (pages == 1 || look(1)? == Look::Empty) {
         return Ok(0);
     }
-    let (mut low, mut high) = (1, pages);
-    while low < high {
-        let middle = (low + high) / 2;
-        let written = look(middle)? != Look::Empty || next_sound(middle, pages, look)?.is_some();
-        if written {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    let (mut newest, mut page) = (0, 0);
-    while page < low {
+    let (mut newest, mut end) = (0, 0);
+    for page in 0..pages {
         match look(page)? {
-            Look::Of(at) if at >= newest => newest = at,
-            Look::Unreadable => {}
-            Look::Empty
-                if let Some((next, at)) = next_sound(page, pages, look)?
-                    && at >= newest =>
-            {
-                page = next;
-                continue;
-            }
-            Look::Of(_) | Look::Empty => return Ok(page),
-        }
-        page += 1;
-    }
-    Ok(low)
-}
-
-/// The next page behind one that is not sound, but not far, which is, and its generation: so the one before
-/// it was programmed. What was flushed has damage before it then; what was not, a power loss may have left
-/// so, and the core tells the one from the other.
-fn next_sound(
-    page: u32,
-    pages: u32,
-    look: &mut impl FnMut(u32) -> io::Result<Look>,
-) -> io::Result<Option<(u32, u64)>> {
-    for next in page + 1..pages.min(page + 1 + PAGES_AHEAD) {
-        if let Look::Of(generation) = look(next)? {
-            return Ok(Some((next, generation)));
+            Look::Of(at) if at < newest => break,
+            Look::Of(at) => (newest, end) = (at, page + 1),
+            Look::Unreadable => end = page + 1,
+            Look::Empty => {}
         }
     }
-    Ok(None)
+    Ok(end)
 }
 
 /// True of an error of a disk that answers, and has lost what is asked for.
@@ -572,7 +537,11 @@ mod tests {
                 assert!(found <= end.max(bad + 1).min(8), "to {end}, {bad} {how:?}: {found}");
             }
         }
-        // What lies behind a wide gap, or is older than what is before it, was never flushed.
+        // However much is damaged before it.
+        let mut look =
+            |page: u32| Ok(if page < 2 || page == 6 { Look::Of(3) } else { Look::Empty });
+        assert_eq!(last_written(8, &mut look).unwrap(), 7);
+        // What is older than what is before it was never flushed.
         let generations = [5, 5, 4, 4];
         let mut look = |page: u32| Ok(generations.get(page as usize).copied().into());
         assert_eq!(last_written(8, &mut look).unwrap(), 2);

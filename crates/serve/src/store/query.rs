@@ -103,6 +103,13 @@ impl Query {
         count.ok_or_else(|| bad(&format!("limit: must be 1 to {COUNT_MAX}")))
     }
 
+    /// A number from 0 on.
+    pub fn take_number(&mut self, name: &'static str) -> Result<Option<u32>, Response> {
+        let number = |text: Vec<u8>| std::str::from_utf8(&text).ok().and_then(|it| it.parse().ok());
+        let wrong = || bad(&format!("{name}: must be a number from 0 on"));
+        self.take(name).map(|text| number(text).ok_or_else(wrong)).transpose()
+    }
+
     /// Nothing else may be there: it would be taken for heeded.
     pub fn end(self) -> Result<(), Response> {
         match self.pairs.first() {

@@ -60,6 +60,28 @@ fn code(error: Error) -> u32 {
     }
 }
 
+/// All values by the slices that they are in, page by page, are those of a range over all slices.
+fn slices_side_by_side_are_what_the_store_has(store: &client::Store) {
+    let slices = store.status().unwrap()["slices"].as_array().unwrap().len() as u32;
+    let mut all = Vec::new();
+    for slice in 0..slices {
+        let mut from = None::<Vec<u8>>;
+        loop {
+            let (from_key, slice) = (from.as_deref(), Some(slice));
+            let range = Range { from: from_key, limit: 3, slice, ..Range::default() };
+            let (pairs, next) = store.scan(&range).unwrap();
+            assert!(pairs.is_sorted());
+            all.extend(pairs);
+            from = next;
+            if from.is_none() {
+                break;
+            }
+        }
+    }
+    all.sort_unstable();
+    assert!(slices > 1 && all == store.scan(&Range::default()).unwrap().0);
+}
+
 #[test]
 fn values_of_any_bytes_are_put_got_scanned_and_deleted_one_by_one_and_many_at_a_time() {
     let served = Served::start("values");
@@ -90,6 +112,7 @@ fn values_of_any_bytes_are_put_got_scanned_and_deleted_one_by_one_and_many_at_a_
     store.write(changes).unwrap();
     let range = Range { to: Some(&[3]), ..Range::default() };
     assert_eq!(store.scan(&range).unwrap().0.len(), 1);
+    slices_side_by_side_are_what_the_store_has(&store);
     let (pairs, _) = store.scan(&Range { prefix: b"ne", ..Range::default() }).unwrap();
     assert_eq!(pairs, [(b"new".to_vec(), b"1".to_vec())]);
     store.delete(b"new").unwrap();
@@ -200,6 +223,8 @@ fn what_is_wrong_with_a_request_is_told_with_the_mend() {
         ("GET", "/kv/none", b"", 404, "no such value"),
         ("GET", "/kv?limit=0", b"", 400, "1 to 10000"),
         ("GET", "/kv?start=a", b"", 400, "prefix, from, to"),
+        ("GET", "/kv?slice=9", b"", 400, "this store has the slices 0 to "),
+        ("GET", "/kv?slice=-1", b"", 400, "slice: must be a number from 0 on"),
         ("POST", "/kv?do=write", b"123", 400, "two lengths"),
         ("POST", "/kv?do=delete", b"", 400, "get or write"),
         ("POST", "/kv?do=get", &[0; 8], 400, "0 bytes"),

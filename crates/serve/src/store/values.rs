@@ -121,12 +121,14 @@ async fn listed(store: &Store, uri: &Uri, head: &HeaderMap) -> Result<Response, 
     let mut query = Query::of(uri)?;
     let bounds = query.bounds()?;
     let (prefix, from, to) = (query.take("prefix"), query.take("from"), query.take("to"));
+    let slice = query.take_number("slice")?;
     query.end()?;
     let part = store.memory.list(bounds).await?;
     let prefix = prefix.unwrap_or_default();
-    let page = store
-        .ask(move |service| service.values(&prefix, (from.as_deref(), to.as_deref()), bounds))
-        .await?;
+    let ask = move |service: &Service| {
+        service.values(&prefix, (from.as_deref(), to.as_deref()), slice, bounds)
+    };
+    let page = store.ask(ask).await?;
     let next = page.next.map(|key| percent::encode(&key));
     let answer = Listed { kind: "values", name: "key", with_values: bounds.values, encoded: false };
     Ok(answer.of(page.pairs, next, head, part))

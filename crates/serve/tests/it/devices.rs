@@ -340,17 +340,19 @@ fn a_device_without_its_description_is_not_made_anew_whatever_says_that_it_was_b
 fn what_is_not_such_a_file_at_all_is_refused_with_the_mend_and_not_written_through() {
     use std::os::unix::fs::symlink;
     type Spoil = fn(&Path, &Path);
-    let spoils: [(&str, Spoil, &str); 6] = [
+    let spoils: [(&str, Spoil, &str); 7] = [
         ("device.toml", |path, _| std::fs::write(path, [0xff; 100]).unwrap(), "not UTF-8; restore"),
         ("shard-0/data", |path, _| std::fs::create_dir(path).unwrap(), "but a folder; put"),
         ("shard-0/oob", |path, away| symlink(away, path).unwrap(), "but a link; put"),
         ("shard-0/blocks", |path, _| drop(UnixListener::bind(path).unwrap()), "but a socket; put"),
         ("generation", |path, away| symlink(away, path).unwrap(), "but a link; put"),
         ("shard-0", |path, away| symlink(away, path).unwrap(), "or a link to one"),
+        ("../fast/shard-0", |path, away| symlink(away, path).unwrap(), "or a link to one"),
     ];
+    let fast = "fast = { path = \"fast\", profile = \"instant\", capacity = \"24MiB\" }";
     for (name, spoil, told) in spoils {
         let folder = Folder::new();
-        let description = config(&folder.0, FOLDER).device;
+        let description = config(&folder.0, &format!("{FOLDER}\n{fast}")).device;
         serve::offline::format(&description, &Settings::default()).unwrap();
         let (path, away) = (folder.0.join("dev").join(name), folder.0.join("away"));
         std::fs::rename(&path, &away).unwrap();
@@ -368,4 +370,24 @@ fn what_is_not_such_a_file_at_all_is_refused_with_the_mend_and_not_written_throu
     let refused =
         Device::open(&description.kind, Mode::ReadOnly).map(drop).unwrap_err().to_string();
     assert!(refused.contains("holds no device of Weir; see `weir format`"), "{refused}");
+}
+
+#[test]
+fn a_device_whose_head_was_cleared_is_not_made_anew_over_what_it_holds() {
+    let folder = Folder::new();
+    write_and_stop(&folder, FILE, &pattern(3, 5000));
+    let Kind::File { path: made, .. } = config(&folder.0, FILE).device.kind else { panic!() };
+    let whole = std::fs::read(&made).unwrap();
+    let mut headless = whole.clone();
+    headless[..1 << 20].fill(0);
+    std::fs::write(&made, &headless).unwrap();
+    let refused = refusal(&folder, FILE);
+    assert!(refused.contains("the head of what was here is lost"), "{refused}");
+    assert!(refused.contains("weir format --force"), "{refused}");
+    assert!(std::fs::read(&made).unwrap() == headless, "it was written to");
+    // With the head it is the device again; and thrown away it makes room for a new one.
+    std::fs::write(&made, &whole).unwrap();
+    read_back(&folder, FILE, &pattern(3, 5000));
+    Device::wipe(&made).unwrap();
+    start(&folder, FILE).shut_down().unwrap();
 }

@@ -61,14 +61,14 @@ fn values_are_what_a_map_has_whatever_is_put_and_deleted() {
         }
         assert_eq!(service.value(&key).unwrap().as_ref(), model.get(&key));
     }
-    let all = service.values(&[], (None, None), BOUNDS).unwrap();
+    let all = service.values(&[], (None, None), None, BOUNDS).unwrap();
     assert_eq!(all.pairs, model.clone().into_iter().collect::<Vec<_>>());
-    let some = service.values(b"1", (Some(b"13"), Some(b"1a")), BOUNDS).unwrap();
+    let some = service.values(b"1", (Some(b"13"), Some(b"1a")), None, BOUNDS).unwrap();
     let range = model.range(b"13".to_vec()..b"1a".to_vec());
     assert_eq!(some.pairs, range.map(|(k, v)| (k.clone(), v.clone())).collect::<Vec<_>>());
     // What was committed outlives a power cut.
     let after = open(&Arc::new(engine.cut()));
-    assert_eq!(after.values(&[], (None, None), BOUNDS).unwrap().pairs, all.pairs);
+    assert_eq!(after.values(&[], (None, None), None, BOUNDS).unwrap().pairs, all.pairs);
     let large = service.put_value(b"k", vec![0; VALUE_BYTES_MAX + 1]);
     assert!(matches!(large, Err(Refused::TooLarge(_))));
 }

@@ -48,15 +48,26 @@ impl Service {
         self.engine().get_in_memory(slice, &key)
     }
 
-    /// Values in the order of their keys; keys are those of the service.
+    /// Values in the order of their keys, of all slices or of one; keys are those of the service.
     pub fn values(
         &self,
         prefix: &[u8],
         (from, to): (Option<&[u8]>, Option<&[u8]>),
+        slice: Option<u32>,
         bounds: Bounds,
     ) -> Result<Page, Refused> {
         let range = key::values(prefix, from, to);
-        let page = self.page(&range, bounds)?;
+        let page = match slice {
+            None => self.page(&range, bounds)?,
+            Some(slice) if slice < self.slices() => {
+                page(self.engine(), slice..slice + 1, &range, bounds)?
+            }
+            Some(slice) => {
+                let last = self.slices() - 1;
+                let why = format!("slice {slice}: this store has the slices 0 to {last}");
+                return Err(Refused::Usage(why));
+            }
+        };
         let name = |key: Vec<u8>| key::value_name(&key).unwrap_or_default().to_vec();
         let pairs = page.pairs.into_iter().map(|(key, value)| (name(key), value));
         Ok(Page { pairs: pairs.collect(), next: page.next.map(name) })

@@ -162,15 +162,19 @@ impl Served {
         Ok((load, all))
     }
 
-    /// Threads that read values in order, each from a place of its own on.
-    pub fn scans(&self, threads: u64, time: Duration) -> Result<Load, String> {
+    /// Clients that read the values of one slice each in order, with so many threads, each from a place of its own on.
+    pub fn scans(&self, clients: u64, threads: u64, time: Duration) -> Result<Load, String> {
+        let status = self.client().status().map_err(|error| error.to_string())?;
+        let slices = status["slices"].as_array().map_or(1, |all| all.len().max(1)) as u64;
         self.load(|| {
             let end = Instant::now() + time;
-            let read = side_by_side(threads, |thread| {
+            let read = side_by_side(clients * threads, |thread| {
                 let (store, mut bytes) = (self.client(), 0);
-                let mut from = key(self.values * thread / threads);
+                let slice = Some((thread / threads % slices) as u32);
+                let mut from = key(self.values * (thread % threads) / threads);
                 while Instant::now() < end {
-                    let range = Range { from: Some(&from), limit: SCAN_VALUES, ..Range::default() };
+                    let (from_key, limit) = (Some(&from[..]), SCAN_VALUES);
+                    let range = Range { from: from_key, limit, slice, ..Range::default() };
                     let (pairs, next) = again(|| store.scan(&range))?;
                     bytes += pairs.iter().map(|(_, value)| value.len()).sum::<usize>() as u64;
                     from = next.unwrap_or_else(|| key(0));

@@ -16,6 +16,7 @@ use std::time::Duration;
 /// What `./x rocksdb` makes.
 const ENGINE: &str = "libweir_store.so";
 const CLIENTS_MAX: usize = 256;
+const SST_BLOCKS_MAX: u32 = 16;
 const HEAD_TIMEOUT_NS: u64 = 20 * flash::SECOND;
 
 #[derive(clap::Args)]
@@ -40,6 +41,10 @@ pub struct Args {
     /// Memory for what is read of SSTs; memtables take up to three raw blocks a slice beside it
     #[arg(long, value_name = "SIZE", default_value = "128MiB")]
     cache: String,
+    /// Raw blocks of an SST that compaction makes, at most: with 1 the blocks are seven eighths full, with 4 up to 97 %, but so many
+    /// times more of them are kept free for compaction. It may change at every start
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(SST_BLOCKS_MAX)))]
+    sst_blocks: u32,
     /// How long the units may take to answer a read that somebody waits for; after that it is answered with 503
     #[arg(long, value_name = "TIME", default_value = "10s")]
     read_time: String,
@@ -85,6 +90,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         },
         cache_bytes: cache_bytes(&args.cache)?,
         read_time: read_time(&args.read_time)?,
+        sst_blocks: args.sst_blocks,
     };
     let config = StoreConfig {
         opened,

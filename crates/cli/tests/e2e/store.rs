@@ -414,6 +414,40 @@ fn a_scrub_finds_a_damaged_value_and_says_where() {
     assert!(sound.count() >= 38);
 }
 
+/// Bytes of an SST for each of a raw block's.
+fn blocks_of_an_sst(store: &Store) -> f64 {
+    let status = store.status().expect("a status");
+    let slices = status["slices"].as_array().expect("slices");
+    let tables: u64 = slices.iter().filter_map(|slice| slice["tables"].as_u64()).sum();
+    let block = status["room"]["raw_block_bytes"].as_f64().expect("the units answer");
+    status["table_bytes"].as_f64().expect("a number") / block / tables as f64
+}
+
+#[test]
+fn ssts_of_more_raw_blocks_are_fuller_and_a_store_may_go_to_and_fro() {
+    let both = Both::start("storedense", "512MiB");
+    let value = |number: u64| pattern(number, 100_000);
+    let key = |number: u64| format!("{number:05}").into_bytes();
+    let count = 700;
+    let mut filled = Vec::new();
+    for (at, blocks) in ["4", "1", "4"].into_iter().enumerate() {
+        let slices = if at == 0 { &["--slices", "2"][..] } else { &[] };
+        let served = Served::start(&both, "st", &[slices, &["--sst-blocks", blocks]].concat());
+        let store = served.client();
+        if at == 0 {
+            (0..count).for_each(|number| store.put(&key(number), &value(number)).expect("a put"));
+        }
+        served.run(&["compact"]);
+        filled.push(blocks_of_an_sst(&store));
+        for number in 0..count {
+            assert!(store.get(&key(number)).expect("a get") == Some(value(number)), "{number}");
+        }
+        assert!(served.run(&["scrub"]).contains("all sound"));
+        served.stop();
+    }
+    assert!(filled[0] > 1.5 && filled[1] <= 1.0 && filled[2] > 1.5, "{filled:?}");
+}
+
 /// Flips a bit behind each place that begins so: what was moved may still lie where it was before.
 fn flip(file: &Path, needle: &[u8]) {
     let bytes = fs::read(file).expect("the flash");

@@ -90,8 +90,12 @@ pub type Each<'a> = dyn FnMut(&[u8], &[u8]) -> bool + 'a;
 pub trait Engine: Send + Sync {
     /// How many slices there are.
     fn slices(&self) -> u32;
-    /// Bytes of a raw block, which an SST fills.
+    /// Bytes of a raw block.
     fn block_bytes(&self) -> u64;
+    /// Raw blocks that an SST fills, at most.
+    fn sst_blocks(&self) -> u32 {
+        1
+    }
     /// Makes all changes, or none. With `durable` they are durable when this returns, and so is whatever was written before.
     fn write(&self, changes: &[&Change], durable: bool) -> Result<(), Refused>;
     /// The value of a key.

@@ -11,7 +11,7 @@ use std::ptr;
 use std::time::Duration;
 
 /// As in weir_engine.h.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const NOT_IN_MEMORY: c_int = 100;
 /// Codes of weir_store.h.
 const NOT_FOUND: c_int = 1;
@@ -34,6 +34,7 @@ struct Place {
     volume: *const c_char,
     cache_bytes: u64,
     read_micros: u64,
+    sst_blocks: u32,
     how: c_int,
 }
 
@@ -234,6 +235,8 @@ pub struct Opened {
     pub cache_bytes: u64,
     /// How long units may take to answer a read that somebody waits for.
     pub read_time: Duration,
+    /// Raw blocks of an SST that compaction makes, at most: the more, the fuller they are, and the more of them are kept free.
+    pub sst_blocks: u32,
 }
 
 /// RocksDB on a store of this process.
@@ -241,6 +244,7 @@ pub struct Loaded {
     functions: Functions,
     handle: *mut Handle,
     slices: u32,
+    sst_blocks: u32,
     mode: Mode,
 }
 
@@ -264,6 +268,7 @@ impl Loaded {
             volume: volume.as_ptr(),
             cache_bytes: how.cache_bytes,
             read_micros: u64::try_from(how.read_time.as_micros()).unwrap_or(u64::MAX),
+            sst_blocks: how.sst_blocks,
             how: how.mode.how(),
         };
         let mut reason = ptr::null_mut();
@@ -274,7 +279,7 @@ impl Loaded {
         }
         // SAFETY: it was opened.
         let slices = unsafe { (functions.slices)(handle) };
-        Ok(Self { functions, handle, slices, mode: how.mode })
+        Ok(Self { functions, handle, slices, sst_blocks: how.sst_blocks, mode: how.mode })
     }
 
     /// Adds slices until there are so many.
@@ -379,6 +384,10 @@ impl Engine for Loaded {
     fn block_bytes(&self) -> u64 {
         // SAFETY: it is open.
         unsafe { (self.functions.block_bytes)(self.handle) }
+    }
+
+    fn sst_blocks(&self) -> u32 {
+        self.sst_blocks
     }
 
     fn write(&self, changes: &[&Change], durable: bool) -> Result<(), Refused> {

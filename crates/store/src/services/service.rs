@@ -18,10 +18,10 @@ const FORMAT_VERSION: u32 = 1;
 const HEAD: &[u8] = b"store";
 /// Ids of files of one opening.
 const IDS_MAX: u64 = 1 << 32;
-/// Raw blocks that compaction and memtables may need at a time, beside two of each slice.
-const KEPT_BLOCKS: u64 = 16;
-/// Raw blocks that a compaction may take at a time, as the engine bounds it, and some for what is put meanwhile.
-const COMPACTION_BLOCKS: u64 = 10;
+/// SSTs that compaction and memtables may need room for at a time, beside two raw blocks of each slice.
+const KEPT_SSTS: u64 = 16;
+/// SSTs that a compaction may make at a time, as the engine bounds it, and some for what is put meanwhile.
+const COMPACTION_SSTS: u64 = 10;
 /// No more of the units is kept for them than the part of this number.
 const KEPT_PART: u64 = 4;
 const ROOM_UNKNOWN: u64 = u64::MAX;
@@ -241,7 +241,7 @@ impl Service {
         self.takes_changes()?;
         self.look();
         if let Some((free, kept)) = self.room() {
-            let needed = COMPACTION_BLOCKS.min(kept / 2);
+            let needed = (COMPACTION_SSTS * self.sst_blocks()).min(kept / 2);
             if free < needed {
                 return Err(Refused::Full(format!(
                     "slice {slice} is not compacted: that takes up to {needed} raw blocks before it gives any, and {free} \
@@ -251,6 +251,10 @@ impl Service {
             }
         }
         self.engine.compact(slice)
+    }
+
+    fn sst_blocks(&self) -> u64 {
+        self.engine.sst_blocks().into()
     }
 
     /// Why nothing is written any more.
@@ -280,7 +284,8 @@ impl Service {
     pub fn set_room(&self, room: Result<Room, String>) {
         let (free, all) = room.as_ref().map_or((ROOM_UNKNOWN, 0), |room| (room.free(), room.all()));
         *self.units() = room;
-        let kept = (KEPT_BLOCKS + 2 * u64::from(self.slices())).min(all / KEPT_PART);
+        let most = KEPT_SSTS * self.sst_blocks() + 2 * u64::from(self.slices());
+        let kept = most.min(all / KEPT_PART);
         self.kept_blocks.store(kept, Ordering::Relaxed);
         self.taken_bytes.store(0, Ordering::Relaxed);
         self.free_blocks.store(free, Ordering::Relaxed);

@@ -20,6 +20,8 @@ const SCAN_VALUES: usize = 16;
 /// How long a request is tried again that was told to.
 const AGAIN_MAX: Duration = Duration::from_secs(300);
 const AGAIN_EVERY: Duration = Duration::from_millis(50);
+/// If no raw block was erased in this time, all are that will be.
+const ERASED_AFTER: Duration = Duration::from_secs(2);
 
 /// What SSTs lie on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -70,7 +72,12 @@ fn volume_mib(values: u64) -> u64 {
 
 impl Served {
     /// Starts what is in the folder, or makes it.
-    pub fn start(folder: &Path, drive: Drive, dilate: u32, values: u64) -> Result<Self, String> {
+    pub fn start(
+        folder: &Path,
+        drive: Drive,
+        (dilate, sst_blocks): (u32, u32),
+        values: u64,
+    ) -> Result<Self, String> {
         let at = |name: &str| folder.join(name);
         let (times, channels) = (dilate.to_string(), CHANNELS.to_string());
         let flash = ["--profile", "mlc-25nm", "--channels", &channels, "--dies-per-channel", "2"];
@@ -92,7 +99,9 @@ impl Served {
         let places = places.each_ref().map(|place| place.to_string_lossy());
         let tables = if drive == Drive::Raw { "--units" } else { "--tables" };
         let store = ["store", "serve", tables, &places[0], "--small", &places[1], "--http", "none"];
-        let store = [&store[..], &["--cache", "32MiB", "--read-time", "170s"]].concat();
+        let sst_blocks = sst_blocks.to_string();
+        let how = ["--cache", "32MiB", "--read-time", "170s", "--sst-blocks", &sst_blocks];
+        let store = [&store[..], &how].concat();
         let store = run(&store, &at("store"), "control.sock")?;
         let units_control = at("units").join("control.sock");
         let servers = [store, units, small];
@@ -117,7 +126,22 @@ impl Served {
                 again(|| store.put(&key(number), &value))?;
             }
         })?;
-        again(|| self.client().compact())
+        self.compact()
+    }
+
+    /// Writes all of it anew, and waits until what that freed is erased.
+    pub fn compact(&self) -> Result<(), String> {
+        again(|| self.client().compact())?;
+        let begun = Instant::now();
+        let mut before = self.weights()?;
+        loop {
+            std::thread::sleep(ERASED_AFTER);
+            let now = self.weights()?;
+            if now == before || begun.elapsed() > AGAIN_MAX {
+                return Ok(());
+            }
+            before = now;
+        }
     }
 
     /// What this took, in the flash's time.

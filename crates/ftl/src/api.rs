@@ -425,7 +425,9 @@ pub enum MountError {
 impl std::fmt::Display for MountError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::NotFormatted => write!(f, "no root record found: the device is not formatted"),
+            Self::NotFormatted => f.write_str(
+                "no root record found: it was never formatted, or what recovery begins with is damaged",
+            ),
             Self::NoCheckpoint => {
                 write!(f, "no complete checkpoint: the medium lost data it had made durable")
             }

@@ -279,6 +279,20 @@ impl<R: Read> Dump<R> {
     }
 }
 
+impl<R: Read> Dump<R> {
+    /// Nothing may follow the last record: it would not be loaded.
+    fn expect_end(&mut self) -> Result<(), Failure> {
+        let name = &self.name;
+        match self.from.read(&mut [0]) {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(format!(
+                "{name}: the dump is loaded, but more follows its end: if that is another dump, load it by itself"
+            )),
+            Err(error) => Err(format!("{name}: {error}")),
+        }
+    }
+}
+
 /// The bytes of a file, out of records.
 struct Rest<'a, R> {
     dump: &'a mut Dump<R>,
@@ -390,6 +404,7 @@ pub fn load(args: &LoadArgs) -> Result<End, Failure> {
                     ));
                 }
                 batch.write(&store)?;
+                dump.expect_end()?;
                 break;
             }
             _ => return Err(strange()),
@@ -424,7 +439,9 @@ fn load_file<R: Read>(
             if let Some(why) = rest.failed {
                 return Err(why);
             }
-            let is_there = matches!(error, client::Error::Refused { code: 409, .. });
+            // It may also be that another is being uploaded there, or that a folder or file is in its way.
+            let is_there = matches!(error, client::Error::Refused { code: 409, .. })
+                && store.file(path, &mut io::sink()).map_err(told)?;
             if !is_there || !go_on {
                 let mend = if is_there { "; or --go-on, and it stays" } else { "" };
                 return Err(format!("{}{mend}", told(error)));

@@ -369,6 +369,17 @@ fn a_dump_is_loaded_into_another_store_of_other_slices() {
         let is_dump = cut >= 1000;
         assert_eq!(said(&refused).contains("records are loaded"), is_dump, "{}", said(&refused));
     }
+    // What follows its end would not be loaded.
+    fs::write(dump, [&dumped.stdout[..], &dumped.stdout].concat()).expect("two dumps");
+    let refused = to.weir(&["load", dump, "--go-on"]);
+    assert!(!refused.status.success() && said(&refused).contains("more follows"), "{refused:?}");
+    // A folder where the dump has a file is not that file.
+    to.client().delete_file("a/empty").expect("it is there");
+    to.client().put_file("a/empty/within", &mut &b"1"[..], 1).expect("a file");
+    fs::write(dump, &dumped.stdout).expect("a dump");
+    let refused = to.weir(&["load", dump, "--go-on"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    to.client().delete_file("a/empty/within").expect("it is there");
     // From one to the other without a file between.
     let [from, to] = [&from, &to].map(|of| of.data.to_str().expect("UTF-8"));
     let weir = weir_path();

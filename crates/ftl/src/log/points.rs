@@ -421,7 +421,9 @@ impl Ftl {
             self.durable.make_vital(order);
         }
         let band = &mut self.bands[block];
-        if append.needed_by_recovery() {
+        // Where any page may look torn, what it says of others that no checkpoint has is needed until one has them.
+        let vouches = !self.geometry.durable_at_completion && !self.geometry.is_fast(block);
+        if append.needed_by_recovery() || vouches {
             band.hold_order = order;
         }
         if append.kind == Kind::Data {

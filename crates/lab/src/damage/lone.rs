@@ -2,7 +2,8 @@
 //! was being filled: the one place whose damage looks as if the cut had torn it.
 //!
 //! Promised: of what was durable no block but the one written last reads old without an error, as what was written next lies on
-//! another unit and vouches for what was written before.
+//! another unit and vouches for what was written before. Wherever the damage is: so what vouches stays until a checkpoint has what it
+//! vouches for.
 
 use super::apply::page_of;
 use crate::device::Small;
@@ -14,6 +15,7 @@ use crate::workload::{Action, Op};
 use flash::{BlockId, Hint, Instant, Random};
 use ftl::{FormatOptions, Settings};
 use nand::Faults;
+use std::ops::Range;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -24,14 +26,16 @@ pub struct LoneOptions {
     pub settings: Settings,
     /// Writes before the cut.
     pub writes: u32,
-    /// Pages at the end of a band that are damaged.
+    /// Pages of a band that are damaged.
     pub pages: u32,
+    /// Anywhere in any band, and not at the end of those that were being filled.
+    pub anywhere: bool,
 }
 
-/// What came of it, over all bands that were being filled.
+/// What came of it, over all bands that were damaged.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LoneReport {
-    /// Bands whose end was damaged, one at a time.
+    /// Bands that were damaged, one at a time.
     pub bands: u32,
     /// Durable blocks that read old without an error.
     pub old: u32,
@@ -71,8 +75,13 @@ pub fn run_lone(seed: u64, options: &LoneOptions) -> Result<LoneReport, Failure>
     for block in (0..geometry.blocks()).map(BlockId) {
         for mask in [Mask::Erased, Mask::Unreadable] {
             let mut damaged = medium.clone();
-            if !damage_end(&mut damaged, block, options.pages, mask) {
+            let Some(pages) = pages_to_damage(&damaged, block, options, &mut random) else {
                 continue;
+            };
+            for page in pages.clone() {
+                for slot in page_of(&geometry, geometry.slot(block, page, 0)) {
+                    damaged.mask(slot, mask);
+                }
             }
             let shown = show(damaged)?;
             let pairs = || (0..).zip(sound.iter().zip(&shown));
@@ -80,7 +89,7 @@ pub fn run_lone(seed: u64, options: &LoneOptions) -> Result<LoneReport, Failure>
             let old: Vec<u32> = old.map(|(lba, _)| lba).collect();
             if old.iter().any(|&lba| lba != last) {
                 let why = format!("read old without an error, and block {last} was written last");
-                return Err(Failure(format!("{mask:?} at the end of {block:?}: {old:?} {why}")));
+                return Err(Failure(format!("{mask:?} at {pages:?} of {block:?}: {old:?} {why}")));
             }
             report.bands += 1;
             report.old += old.len() as u32;
@@ -90,20 +99,23 @@ pub fn run_lone(seed: u64, options: &LoneOptions) -> Result<LoneReport, Failure>
     Ok(report)
 }
 
-/// Damages the last pages of a band that is written in part, and not by a checkpoint; false if it is not.
-fn damage_end(medium: &mut SimMedium, block: BlockId, pages: u32, mask: Mask) -> bool {
-    let geometry = *medium.geometry();
+/// The last pages of a band that is written in part, or any of a band; none of a checkpoint's.
+fn pages_to_damage(
+    medium: &SimMedium,
+    block: BlockId,
+    options: &LoneOptions,
+    random: &mut Random,
+) -> Option<Range<u32>> {
+    let geometry = medium.geometry();
     let is_written = |page: &u32| medium.peek(geometry.slot(block, *page, 0)).is_some();
     let end = (0..geometry.pages_per_block).take_while(is_written).count() as u32;
     let first = medium.peek(geometry.slot(block, 0, 0));
-    let of_checkpoint = matches!(first, Some((_, Content::Meta(_))));
-    if end == 0 || end == geometry.pages_per_block || of_checkpoint {
-        return false;
+    if end == 0 || matches!(first, Some((_, Content::Meta(_)))) {
+        return None;
     }
-    for page in end.saturating_sub(pages)..end {
-        for slot in page_of(&geometry, geometry.slot(block, page, 0)) {
-            medium.mask(slot, mask);
-        }
+    if options.anywhere {
+        let first = random.below(u64::from(end)) as u32;
+        return Some(first..(first + options.pages).min(end));
     }
-    true
+    (end < geometry.pages_per_block).then(|| end.saturating_sub(options.pages)..end)
 }

@@ -124,8 +124,11 @@ fn what_a_lone_writer_made_durable_never_reads_old_where_the_end_of_a_band_is_da
             let SoakOptions { mut device, settings, .. } =
                 SoakOptions::quiet(Default::default(), seed);
             (device.manner, device.pages_per_block) = (manner, 32);
-            let (writes, pages) = (40 + seed as u32 * 7, [1, 3, 16][seed as usize % 3]);
-            run_lone(seed, &LoneOptions { device, settings, writes, pages })
+            // A few bands, or all of the device several times over.
+            let anywhere = seed % 2 == 1;
+            let writes = if anywhere { 1500 } else { 40 + seed as u32 * 7 };
+            let pages = [1, 3, 16][seed as usize % 3];
+            run_lone(seed, &LoneOptions { device, settings, writes, pages, anywhere })
         };
         let reports = passed(test, for_each_seed(crate::seeds(0..24), THREADS, run));
         let sum = |of: fn(&lab::damage::LoneReport) -> u32| reports.iter().map(of).sum::<u32>();

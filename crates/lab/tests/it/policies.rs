@@ -264,8 +264,8 @@ fn a_unit_of_weight_0_takes_no_new_band_while_others_can_under_any_policy() {
     for policy in ["shortest-queue", "weighted-queue", "compaction-aware", "round-robin"] {
         let erases = erases_under(policy, &[256, 0, 256]);
         println!("{policy}: {erases:?}");
-        // What the unit had is overwritten, and erased at most once.
-        assert!(erases[1] <= 24, "{policy}: {erases:?}");
+        // What the unit had is overwritten, and erased at most once; where no other has a clean one it takes one more.
+        assert!(erases[1] <= 28, "{policy}: {erases:?}");
         for unit in [0, 2, 3] {
             assert!(erases[unit] > 24, "{policy}: {erases:?}");
         }

@@ -30,7 +30,7 @@ const PLACELESS_BYTES: usize = 64 << 10;
 /// of them waits for another.
 const BODIES_KIB: usize = 64 << 10;
 const ANSWERS_KIB: usize = 256 << 10;
-const LISTS_KIB: usize = 96 << 10;
+const LISTS_KIB: usize = 256 << 10;
 const QUICK_KIB: usize = 32 << 10;
 /// Files that are written, and that are read, at a time; each has a few pieces in memory.
 pub const STREAMS_MAX: usize = 32;

@@ -112,7 +112,7 @@ fn values_of_any_bytes_are_put_got_scanned_and_deleted_one_by_one_and_many_at_a_
     store.write(changes).unwrap();
     let range = Range { to: Some(&[3]), ..Range::default() };
     assert_eq!(store.scan(&range).unwrap().0.len(), 1);
-    slices_side_by_side_are_what_the_store_has(&store);
+    slices_side_by_side_are_what_the_store_has(store);
     let (pairs, _) = store.scan(&Range { prefix: b"ne", ..Range::default() }).unwrap();
     assert_eq!(pairs, [(b"new".to_vec(), b"1".to_vec())]);
     store.delete(b"new").unwrap();

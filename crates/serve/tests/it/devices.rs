@@ -341,20 +341,28 @@ fn what_is_not_such_a_file_at_all_is_refused_with_the_mend_and_not_written_throu
     use std::os::unix::fs::symlink;
     type Spoil = fn(&Path, &Path);
     let spoils: [(&str, Spoil, &str); 7] = [
-        ("device.toml", |path, _| std::fs::write(path, [0xff; 100]).unwrap(), "not UTF-8; restore"),
-        ("shard-0/data", |path, _| std::fs::create_dir(path).unwrap(), "but a folder; put"),
-        ("shard-0/oob", |path, away| symlink(away, path).unwrap(), "but a link; put"),
-        ("shard-0/blocks", |path, _| drop(UnixListener::bind(path).unwrap()), "but a socket; put"),
-        ("generation", |path, away| symlink(away, path).unwrap(), "but a link; put"),
-        ("shard-0", |path, away| symlink(away, path).unwrap(), "or a link to one"),
-        ("../fast/shard-0", |path, away| symlink(away, path).unwrap(), "or a link to one"),
+        (
+            "dev/device.toml",
+            |path, _| std::fs::write(path, [0xff; 100]).unwrap(),
+            "not UTF-8; restore",
+        ),
+        ("dev/shard-0/data", |path, _| std::fs::create_dir(path).unwrap(), "but a folder; put"),
+        ("dev/shard-0/oob", |path, away| symlink(away, path).unwrap(), "but a link; put"),
+        (
+            "dev/shard-0/blocks",
+            |path, _| drop(UnixListener::bind(path).unwrap()),
+            "but a socket; put",
+        ),
+        ("dev/generation", |path, away| symlink(away, path).unwrap(), "but a link; put"),
+        ("dev/shard-0", |path, away| symlink(away, path).unwrap(), "or a link to one"),
+        ("fast/shard-0", |path, away| symlink(away, path).unwrap(), "or a link to one"),
     ];
     let fast = "fast = { path = \"fast\", profile = \"instant\", capacity = \"24MiB\" }";
     for (name, spoil, told) in spoils {
         let folder = Folder::new();
         let description = config(&folder.0, &format!("{FOLDER}\n{fast}")).device;
         serve::offline::format(&description, &Settings::default()).unwrap();
-        let (path, away) = (folder.0.join("dev").join(name), folder.0.join("away"));
+        let (path, away) = (folder.0.join(name), folder.0.join("away"));
         std::fs::rename(&path, &away).unwrap();
         spoil(&path, &away);
         for mode in [Mode::ReadOnly, Mode::ReadWrite] {

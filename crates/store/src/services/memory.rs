@@ -18,6 +18,7 @@ pub struct Memory {
     released: Condvar,
     waiting: AtomicUsize,
     syncs: AtomicU64,
+    scanned: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -39,6 +40,11 @@ impl Memory {
     /// How often something was made durable.
     pub fn syncs(&self) -> u64 {
         self.syncs.load(Ordering::Relaxed)
+    }
+
+    /// Pairs that ranges were read of.
+    pub fn scanned(&self) -> u64 {
+        self.scanned.load(Ordering::Relaxed)
     }
 
     /// Every write is refused so from now on; with `None` none is.
@@ -156,6 +162,7 @@ impl Engine for Memory {
         self.check(slice)?;
         let keys = self.state().now.get(&slice).cloned().unwrap_or_default();
         for (key, value) in keys.iter().filter(|(key, _)| range.has(key)) {
+            self.scanned.fetch_add(1, Ordering::Relaxed);
             if !each(key, value) {
                 break;
             }

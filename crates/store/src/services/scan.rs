@@ -126,6 +126,15 @@ pub fn page(
     let piece = Piece { count, bytes: bounds.bytes / parts, values: bounds.values };
     let (mut page, mut taken) = (Page::default(), 0);
     loop {
+        let is_full = page.pairs.len() == bounds.count || taken > bounds.bytes;
+        if let Some((last, _)) = page.pairs.last()
+            && is_full
+            && cursors.iter().any(Cursor::is_spent)
+        {
+            // Nothing is read to see what comes next, or whether anything does: values may be large.
+            page.next = Some(after(last));
+            return Ok(page);
+        }
         let mean = (taken / page.pairs.len().max(1)).max(1);
         let wanted =
             (bounds.count - page.pairs.len()).min(bounds.bytes.saturating_sub(taken) / mean);
@@ -133,7 +142,7 @@ pub fn page(
         let heads = cursors.iter_mut().filter(|cursor| !cursor.ahead.is_empty());
         let least = heads.min_by(|a, b| a.ahead[0].0.cmp(&b.ahead[0].0));
         let Some(pair) = least.and_then(|cursor| cursor.ahead.pop_front()) else { return Ok(page) };
-        if page.pairs.len() == bounds.count || (taken > bounds.bytes && !page.pairs.is_empty()) {
+        if is_full && !page.pairs.is_empty() {
             page.next = Some(pair.0);
             return Ok(page);
         }
@@ -178,6 +187,23 @@ mod tests {
         assert!(
             page.pairs.iter().all(|(key, value)| key.starts_with(b"k0001") && value.is_empty())
         );
-        assert_eq!(page.next, Some(b"k00013".to_vec()));
+        assert_eq!(page.next, Some(b"k00012\0".to_vec()));
+    }
+
+    #[test]
+    fn a_page_of_one_slice_reads_what_it_gives_and_nothing_more() {
+        let engine = Memory::new(1);
+        for number in 0..100_u32 {
+            let key = key::value(format!("{number:05}").as_bytes(), 1).unwrap().key;
+            engine.write(&[&Change::Put { slice: 0, key, value: vec![7; 1000] }], false).unwrap();
+        }
+        let range = key::values(&[], None, None);
+        let bounds = Bounds { count: 16, bytes: 1 << 20, values: true };
+        let first = page(&engine, 0..1, &range, bounds).unwrap();
+        assert_eq!((first.pairs.len(), engine.scanned()), (16, 16));
+        // By its bytes, too.
+        let few = Bounds { count: 100, bytes: 5000, values: true };
+        let pairs = page(&engine, 0..1, &range, few).unwrap().pairs.len();
+        assert_eq!(engine.scanned(), 16 + pairs as u64);
     }
 }

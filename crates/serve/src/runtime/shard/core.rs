@@ -234,9 +234,7 @@ impl AnyCore {
         let failed = counters.into_iter().filter(|(name, n)| OF_FAILURES.contains(name) && *n > 0);
         let failed: Vec<String> = failed.map(|(name, n)| format!("{name} {n}")).collect();
         match failed.is_empty() {
-            true => {
-                "the medium has not answered; at level debug the log tells all of its state".into()
-            }
+            true => "no room, or no answer; at level debug the log tells all of its state".into(),
             false => format!("the medium failed ({})", failed.join(", ")),
         }
     }

@@ -14,8 +14,6 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// A status is far below it, and so is the largest block; more is no answer of Weir's.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 const HEAD_BYTES_MAX: usize = 64 << 10;
-/// An answer without a body, and without its length.
-const NO_CONTENT: u16 = 204;
 /// What is sent or received at a time.
 const PIECE_BYTES: usize = 256 << 10;
 /// Nobody knows whether such an answer is whole.
@@ -155,10 +153,9 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Whether the announced body is there; `None` if none is announced where there may be one.
+    /// Whether the announced body is there; `None` if no length is announced that can be read.
     fn is_whole(&self) -> Option<bool> {
-        let announced = self.announced.or((self.status == NO_CONTENT).then_some(0));
-        announced.map(|announced| self.body.len() >= announced)
+        self.announced.map(|announced| self.body.len() >= announced)
     }
 
     /// What the head says under a name.
@@ -320,7 +317,11 @@ fn receive(
         (Some(true), _) => Ok(answer),
         (_, Err(error)) => Err(failed(error)),
         (Some(false), Ok(_)) => Err(format!("{place}{path}: the answer was cut off: ask again")),
-        (None, Ok(_)) => Err(format!("{place}{path}: {NO_LENGTH}")),
+        (None, Ok(_)) if answer.field("content-length").is_some() => {
+            Err(format!("{place}{path}: {NO_LENGTH}"))
+        }
+        // It goes to the end of the connection, as HTTP/1.0 allows; Weir's own answers tell their length.
+        (None, Ok(_)) => Ok(answer),
     }
 }
 
@@ -360,8 +361,6 @@ mod tests {
         assert_eq!(cut.is_whole(), Some(false));
         let strange = parse(b"HTTP/1.0 200 OK\r\ncontent-length: many\r\n\r\nab").unwrap();
         assert_eq!(strange.is_whole(), None);
-        let nothing = parse(b"HTTP/1.0 204 No Content\r\n\r\n").unwrap();
-        assert_eq!(nothing.is_whole(), Some(true));
         for bad in [&b""[..], b"HTTP/1.0 200 OK\r\n", b"hello\r\n\r\n"] {
             assert_eq!(parse(bad), None);
         }

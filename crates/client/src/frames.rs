@@ -15,6 +15,11 @@ pub fn encode(key: &[u8], value: Option<&[u8]>, into: &mut Vec<u8>) {
     into.extend(value.unwrap_or_default());
 }
 
+/// How long one is that has a value.
+pub fn length((key, value): &(Vec<u8>, Vec<u8>)) -> usize {
+    HEAD_BYTES + key.len() + value.len()
+}
+
 /// All that a body holds; `None` if it is cut off.
 pub fn decode(mut body: &[u8]) -> Option<Vec<Frame>> {
     let mut frames = Vec::new();

@@ -33,12 +33,15 @@ using rocksdb::DB;
 using rocksdb::Options;
 using rocksdb::Slice;
 using rocksdb::Status;
+using weir::Damages;
 
 const char* const kPath = "/store";
 const char* const kSlice = "slice-";
 
 // Most that a compaction takes at a time, in SSTs: so much room there has to be for what it writes.
 constexpr uint64_t kCompactionFiles = 8;
+// How long the units may take to answer a read of an SST while a damaged store is opened.
+constexpr std::chrono::minutes kOpenTime{2};
 // A reader of a whole SST takes so much at a time.
 constexpr size_t kReadAheadBytes = 2 << 20;
 // After a write that found no room, and one that found none again.
@@ -133,23 +136,23 @@ bool Next(Slice* changes, Change* change) {
   return true;
 }
 
-// An SST of which raw blocks are missing, and the keys that it had.
+// An SST that cannot be read at all, and the keys that it had; or a log that cannot be read whole, without keys.
 struct Missing {
   uint32_t slice;
   std::string name, why, smallest, largest;
+
+  bool IsLog() const { return largest.empty(); }
 };
 
 // The files of a store that miss raw blocks, and what is known of each.
-std::map<std::string, std::string> MissingOf(const weir_store* store) {
-  std::map<std::string, std::string> missing;
-  const auto add = [](void* to, const char* path, const char* why) {
-    (*static_cast<std::map<std::string, std::string>*>(to))[path] = why;
-  };
+Damages MissingOf(const weir_store* store) {
+  Damages missing;
+  const auto add = [](void* to, const char* path, const char* why) { (*static_cast<Damages*>(to))[path] = why; };
   weir_store_missing(store, add, &missing);
   return missing;
 }
 
-std::string ToldMissing(const std::map<std::string, std::string>& missing) {
+std::string ToldMissing(const Damages& missing) {
   constexpr size_t kTold = 3;
   std::string told = std::to_string(missing.size()) + " files of the store miss raw blocks: ";
   size_t count = 0;
@@ -167,6 +170,8 @@ std::string ToldMissing(const std::map<std::string, std::string>& missing) {
 
 struct weir_engine {
   std::shared_ptr<rocksdb::FileSystem> files;
+  // The same, if what is left is read.
+  std::shared_ptr<weir::WhatIsLeft> left;
   // As long as its files.
   const weir_store* store = nullptr;
   std::shared_ptr<rocksdb::Statistics> statistics;
@@ -198,24 +203,78 @@ struct weir_engine {
     return Status::InvalidArgument("no slice " + std::to_string(slice));
   }
 
-  rocksdb::ReadOptions ReadsFor() const {
-    rocksdb::ReadOptions options;
-    options.io_timeout = read_time;
+  Options OptionsOf() const {
+    Options options(rocksdb::DBOptions(), slice_options);
+    options.env = env.get();
     return options;
   }
 
+  // What of an SST is there is none, or another's.
+  Status Sound(const std::string& path, const std::string& identity) const {
+    rocksdb::SstFileReader reader(OptionsOf());
+    Status status = reader.Open(path);
+    if (!status.ok()) return status;
+    const auto properties = reader.GetTableProperties();
+    const uint64_t number = strtoull(path.c_str() + path.rfind('/') + 1, nullptr, 10);
+    const bool is_own = identity.empty() || properties->db_id.empty() || properties->db_id == identity;
+    if (properties->orig_file_number == number && is_own) return status;
+    return Status::Corruption("what lies there was written as " +
+                              std::to_string(properties->orig_file_number) + ".sst" +
+                              (is_own ? "" : " of another database"));
+  }
+
+  // Those that RocksDB would not open for are missing, too. Units that do not answer are no damage.
+  Status AddUnsound(Damages* missing) const {
+    std::vector<std::string> names;
+    Status listed = env->GetChildren(kPath, &names);
+    if (!listed.ok()) return listed;
+    std::string identity;
+    // Without it they are told apart by their numbers alone.
+    ReadFileToString(env.get(), std::string(kPath) + "/IDENTITY", &identity).PermitUncheckedError();
+    weir::Patience patience(kOpenTime);
+    for (const std::string& name : names) {
+      const std::string path = std::string(kPath) + "/" + name;
+      const bool is_table = name.size() > 4 && name.compare(name.size() - 4, 4, ".sst") == 0;
+      if (!is_table || missing->count(path) > 0) continue;
+      patience.Renew();
+      const Status sound = Sound(path, identity);
+      if (sound.IsTimedOut()) return sound;
+      if (!sound.ok()) (*missing)[path] = sound.ToString();
+    }
+    return Status::OK();
+  }
+
   // What is not all there is hollow from now on.
-  Status Hollow(const std::map<std::string, std::string>& paths, bool older) {
+  Status Hollow(const Damages& paths, bool older) {
     std::string table;
     const Status made = weir::HollowTable(Options(rocksdb::DBOptions(), slice_options), older, &table);
     if (!made.ok()) return made;
-    files = std::make_shared<weir::WhatIsLeft>(files, paths, table);
+    left = std::make_shared<weir::WhatIsLeft>(files, paths, table, older);
+    files = left;
     env = rocksdb::NewCompositeEnv(files);
     return Status::OK();
   }
 
-  // Which keys are missing with them.
-  void NoteMissing(const std::map<std::string, std::string>& paths) {
+  // To read what is left. With `older` also what nobody knows to be what was written last.
+  Status Leave(Damages* missing, bool older) {
+    const uint64_t newer = weir_store_count(store, "newer_raw_blocks");
+    if (newer > 0 && !older) {
+      return Status::Aborted("the small volume was set back, or lost its journal: the units hold " + std::to_string(newer) +
+                             " raw blocks that are newer than all that it knows, so whatever is read may be older than "
+                             "what was written last: restore it as it was last; or read that: weir store serve "
+                             "--damaged=older");
+    }
+    const Status found = AddUnsound(missing);
+    return found.ok() ? Hollow(*missing, older) : found;
+  }
+
+  // Which keys are missing with them, and what of the logs.
+  void NoteMissing(const Damages& paths) {
+    if (left != nullptr) {
+      for (const auto& [path, why] : left->Logs()) {
+        if (!why.empty()) missing.push_back({WEIR_ENGINE_OWN, path.substr(path.rfind('/') + 1), why, "", ""});
+      }
+    }
     std::vector<rocksdb::LiveFileMetaData> live;
     db->GetLiveFilesMetaData(&live);
     for (const rocksdb::LiveFileMetaData& file : live) {
@@ -246,6 +305,7 @@ struct weir_engine {
     rocksdb::DBOptions options = DatabaseOptions(env.get(), small_bytes, weir_store_count(store, "units"));
     // A hollow table has not the id that the manifest knows.
     options.verify_sst_unique_id_in_manifest = !reads_left;
+    if (finds_older) options.wal_recovery_mode = rocksdb::WALRecoveryMode::kSkipAnyCorruptedRecords;
     options.statistics = statistics;
     std::vector<std::string> names;
     const std::string current = std::string(kPath) + "/CURRENT";
@@ -282,6 +342,14 @@ struct weir_engine {
     return Status::OK();
   }
 
+  // What to do after it did not open.
+  const char* Mend(const Status& status) const {
+    if (finds_older || !(status.IsCorruption() || status.IsIOError())) return "";
+    return reads_left ? ": what of it is what was written last nobody knows then; read what is left, which may be older: weir "
+                        "store serve --damaged=older"
+                      : ": restore what is damaged there, or read what is left: weir store serve --damaged";
+  }
+
   // RocksDB writes no more once it found no room. There may be some again: erased meanwhile, or another's.
   bool Resumes() {
     const int64_t now = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
@@ -316,19 +384,19 @@ weir_engine* weir_engine_open(const weir_engine_place* place, char** reason) {
   engine->read_time = std::chrono::microseconds(place->read_micros);
   engine->reads_left = (place->how & WEIR_READ_LEFT) != 0;
   const bool older = (place->how & WEIR_READ_OLDER) != 0;
-  const std::map<std::string, std::string> missing = MissingOf(store);
+  engine->finds_older = older;
+  Damages missing = MissingOf(store);
   if (!missing.empty() && !engine->reads_left) {
     *reason = strdup(ToldMissing(missing).c_str());
     return nullptr;
   }
-  Status status = missing.empty() ? Status::OK() : engine->Hollow(missing, older);
+  Status status = engine->reads_left ? engine->Leave(&missing, older) : Status::OK();
   if (status.ok()) status = engine->Open(small_bytes);
   if (!status.ok()) {
-    *reason = strdup(status.ToString().c_str());
+    *reason = strdup((status.ToString() + engine->Mend(status)).c_str());
     return nullptr;
   }
   engine->NoteMissing(missing);
-  engine->finds_older = older;
   return engine.release();
 }
 
@@ -374,7 +442,8 @@ int weir_engine_get(weir_engine* engine, uint32_t slice, const char* key, size_t
   ColumnFamilyHandle* family = engine->Family(slice);
   if (family == nullptr) return Told(weir_engine::NoSlice(slice), reason);
   rocksdb::PinnableSlice value;
-  rocksdb::ReadOptions options = engine->ReadsFor();
+  rocksdb::ReadOptions options;
+  const weir::Patience patience(engine->read_time);
   if (only_memory != 0) options.read_tier = rocksdb::kBlockCacheTier;
   Status status = engine->db->Get(options, family, Slice(key, key_bytes), &value);
   if (only_memory != 0 && status.IsIncomplete()) return WEIR_NOT_IN_MEMORY;
@@ -394,13 +463,15 @@ int weir_engine_scan(weir_engine* engine, uint32_t slice, const char* from, size
                      char** reason) {
   ColumnFamilyHandle* family = engine->Family(slice);
   if (family == nullptr) return Told(weir_engine::NoSlice(slice), reason);
-  rocksdb::ReadOptions options = engine->ReadsFor();
+  rocksdb::ReadOptions options;
+  weir::Patience patience(engine->read_time);
   const Slice bound(to, to_bytes);
   if (to != nullptr) options.iterate_upper_bound = &bound;
   const std::unique_ptr<rocksdb::Iterator> at(engine->db->NewIterator(options, family));
   for (at->Seek(Slice(from, from_bytes)); at->Valid(); at->Next()) {
     const Slice key = at->key(), value = at->value();
     if (each(context, key.data(), key.size(), value.data(), value.size()) == 0) break;
+    patience.Renew();
   }
   return Told(at->status(), reason);
 }
@@ -426,6 +497,11 @@ uint64_t weir_engine_count(weir_engine* engine, const char* name) {
 void weir_engine_files(weir_engine* engine, void (*each)(void*, const weir_engine_file*), void* context) {
   std::vector<rocksdb::LiveFileMetaData> files;
   engine->db->GetLiveFilesMetaData(&files);
+  for (const Missing& missing : engine->missing) {
+    if (!missing.IsLog()) continue;
+    const weir_engine_file log = {missing.slice, 0, 0, missing.name.c_str(), missing.why.c_str(), "", 0, "", 0};
+    each(context, &log);
+  }
   for (const rocksdb::LiveFileMetaData& file : files) {
     const char* damage = nullptr;
     for (const Missing& missing : engine->missing) {
@@ -450,9 +526,7 @@ int weir_engine_verify(weir_engine* engine, const char* name, char** reason) {
   for (const Missing& missing : engine->missing) {
     if (missing.name == name) return Told(Status::Corruption(missing.why), reason);
   }
-  Options options(rocksdb::DBOptions(), engine->slice_options);
-  options.env = engine->env.get();
-  rocksdb::SstFileReader reader(options);
+  rocksdb::SstFileReader reader(engine->OptionsOf());
   Status status = reader.Open(std::string(kPath) + "/" + name);
   if (status.ok()) {
     rocksdb::ReadOptions whole;

@@ -69,6 +69,11 @@ IOStatus NotOpened(const weir_store* store, const std::string& path) {
   return IOStatus::IOError(path, reason);
 }
 
+using Clock = std::chrono::steady_clock;
+
+// Of this thread; the clock's beginning if it waits as long as the store does.
+thread_local Clock::time_point patience_ends;
+
 struct Reader {
   explicit Reader(weir_reader* given) : reader(given) {}
   ~Reader() { weir_reader_free(reader); }
@@ -101,7 +106,10 @@ struct Reader {
 
   // 0 of who waits as long as the store does.
   static uint64_t Micros(const IOOptions& options) {
-    return static_cast<uint64_t>(std::max<int64_t>(options.timeout.count(), 0));
+    if (options.timeout.count() > 0) return static_cast<uint64_t>(options.timeout.count());
+    if (patience_ends == Clock::time_point()) return 0;
+    const auto left = std::chrono::duration_cast<std::chrono::microseconds>(patience_ends - Clock::now());
+    return static_cast<uint64_t>(std::max<int64_t>(left.count(), 1));
   }
 
   weir_reader* reader;
@@ -497,6 +505,10 @@ class WeirFileSystem : public FileSystem {
 };
 
 }  // namespace
+
+weir::Patience::Patience(std::chrono::microseconds time) : time_(time) { Renew(); }
+weir::Patience::~Patience() { patience_ends = Clock::time_point(); }
+void weir::Patience::Renew() { patience_ends = Clock::now() + time_; }
 
 std::shared_ptr<FileSystem> weir::FileSystemOf(weir_store* store) {
   return std::make_shared<WeirFileSystem>(store);

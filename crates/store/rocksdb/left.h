@@ -1,5 +1,5 @@
-// To read what is left of a store that misses raw blocks: an SST that is not all there looks like one without keys, so that
-// RocksDB opens the rest.
+// To read what is left of a store that misses raw blocks, or holds damaged ones: an SST that cannot be opened looks like one
+// without keys, and what cannot be read of a log like zeroes, so that RocksDB opens the rest.
 #ifndef WEIR_LEFT_H
 #define WEIR_LEFT_H
 
@@ -65,12 +65,53 @@ class HollowFile : public rocksdb::FSRandomAccessFile {
   const uint64_t size_;
 };
 
-// The files of a store, those that are missing hollow.
+// What is known of files that are not whole, by their paths.
+using Damages = std::map<std::string, std::string>;
+
+// A log, of which what cannot be read is zeroes: RocksDB goes on behind them.
+class LeftLog : public rocksdb::FSSequentialFile {
+ public:
+  LeftLog(std::unique_ptr<rocksdb::FSRandomAccessFile> file, uint64_t size, std::string* damage)
+      : file_(std::move(file)), size_(size), damage_(damage) {}
+
+  rocksdb::IOStatus Read(size_t n, const rocksdb::IOOptions& options, rocksdb::Slice* result, char* scratch,
+                         rocksdb::IODebugContext* debug) override {
+    const uint64_t count = at_ < size_ ? std::min<uint64_t>(n, size_ - at_) : 0;
+    for (uint64_t done = 0; done < count;) {
+      // Up to the end of a block of the volume, which is read as a whole or not at all.
+      const uint64_t now = std::min(count - done, kBlockBytes - (at_ + done) % kBlockBytes);
+      rocksdb::Slice read;
+      const rocksdb::IOStatus status = file_->Read(at_ + done, now, options, &read, scratch + done, debug);
+      const size_t there = status.ok() ? read.size() : 0;
+      if (there > 0 && read.data() != scratch + done) memcpy(scratch + done, read.data(), there);
+      memset(scratch + done + there, 0, now - there);
+      if (there < now && damage_->empty()) *damage_ = status.ok() ? "it ends early" : status.ToString();
+      done += now;
+    }
+    at_ += count;
+    *result = rocksdb::Slice(scratch, count);
+    return rocksdb::IOStatus::OK();
+  }
+
+  rocksdb::IOStatus Skip(uint64_t n) override {
+    at_ += n;
+    return rocksdb::IOStatus::OK();
+  }
+
+ private:
+  static constexpr uint64_t kBlockBytes = 4096;
+
+  const std::unique_ptr<rocksdb::FSRandomAccessFile> file_;
+  const uint64_t size_;
+  std::string* const damage_;
+  uint64_t at_ = 0;
+};
+
+// The files of a store, those that are missing hollow, and with `older` what can be read of damaged logs.
 class WhatIsLeft : public rocksdb::FileSystemWrapper {
  public:
-  WhatIsLeft(const std::shared_ptr<rocksdb::FileSystem>& target, std::map<std::string, std::string> missing,
-             std::string table)
-      : FileSystemWrapper(target), missing_(std::move(missing)), table_(std::move(table)) {}
+  WhatIsLeft(const std::shared_ptr<rocksdb::FileSystem>& target, Damages missing, std::string table, bool older)
+      : FileSystemWrapper(target), missing_(std::move(missing)), table_(std::move(table)), older_(older) {}
 
   static const char* kClassName() { return "weir-left"; }
   const char* Name() const override { return kClassName(); }
@@ -90,10 +131,28 @@ class WhatIsLeft : public rocksdb::FileSystemWrapper {
     return rocksdb::IOStatus::OK();
   }
 
+  rocksdb::IOStatus NewSequentialFile(const std::string& path, const rocksdb::FileOptions& options,
+                                      std::unique_ptr<rocksdb::FSSequentialFile>* result,
+                                      rocksdb::IODebugContext* debug) override {
+    const bool is_log = path.size() > 4 && path.compare(path.size() - 4, 4, ".log") == 0;
+    if (!older_ || !is_log) return FileSystemWrapper::NewSequentialFile(path, options, result, debug);
+    uint64_t size = 0;
+    const rocksdb::IOStatus found = GetFileSize(path, options.io_options, &size, debug);
+    if (!found.ok()) return found;
+    std::unique_ptr<rocksdb::FSRandomAccessFile> file;
+    const rocksdb::IOStatus opened = FileSystemWrapper::NewRandomAccessFile(path, options, &file, debug);
+    if (opened.ok()) result->reset(new LeftLog(std::move(file), size, &logs_[path]));
+    return opened;
+  }
+
+  // The logs that were read, and what is damaged of each. Not while one is being read.
+  const Damages& Logs() const { return logs_; }
+
  private:
-  // Their paths, and what is known of each.
-  const std::map<std::string, std::string> missing_;
+  const Damages missing_;
   const std::string table_;
+  const bool older_;
+  Damages logs_;
 };
 
 }  // namespace weir

@@ -89,7 +89,7 @@ uint64_t weir_engine_property(weir_engine* engine, uint32_t slice, const char* n
 // store below (weir_store_count). 0 if there is no such name.
 uint64_t weir_engine_count(weir_engine* engine, const char* name);
 
-// Every SST.
+// Every SST, and every log that could not be read whole: with its damage, and without keys.
 void weir_engine_files(weir_engine* engine, void (*each)(void* context, const weir_engine_file* file),
                        void* context);
 // Reads all of an SST and compares its checksums. One that was deleted meanwhile is sound.

@@ -38,6 +38,8 @@ pub struct Store {
     waste: Mutex<Sender<()>>,
     /// Numbers that files have, and whose blocks were not on the units when the store was opened.
     missing: BTreeSet<u64>,
+    /// Blocks that were there then, and are newer than all that the journal knew.
+    newer: u64,
     /// Numbers of blocks that were there then, and that no file has.
     orphans: Mutex<Vec<u64>>,
 }
@@ -123,7 +125,7 @@ impl Store {
         let ours = listed.iter().filter(|&&id| (id >> 64) as u64 == key).map(|&id| id as u64);
         let there: BTreeSet<u64> = ours.collect();
         let wanted = catalog.numbers();
-        if !wanted.is_empty() && wanted.is_disjoint(&there) {
+        if !wanted.is_empty() && wanted.is_disjoint(&there) && !how.damaged {
             return Err(Error::Foreign(format!(
                 "none of the {} raw blocks that the files of the store lie in is on these units: they are not \
                  the device that it was written to, or have lost everything, so nothing is erased: start the \
@@ -132,7 +134,7 @@ impl Store {
             )));
         }
         let end = catalog.numbers_end();
-        let newer = there.range(end..).count();
+        let newer = there.range(end..).count() as u64;
         if newer > 0 && !how.damaged {
             return Err(Error::Damaged(format!(
                 "the small volume was set back, or lost its journal: the units hold {newer} raw blocks of its store from number {end} on, \
@@ -161,6 +163,7 @@ impl Store {
             erasing: Mutex::new(()),
             waste: Mutex::new(sender),
             missing,
+            newer,
             orphans,
         });
         let eraser = Eraser { store: Arc::downgrade(&store), waste };
@@ -373,6 +376,11 @@ impl Store {
             reads: of(&self.reads),
             read_bytes: of(&self.read_bytes),
         }
+    }
+
+    /// Raw blocks of it that were newer, when it was opened, than all that its small volume knew: that was set back.
+    pub fn newer(&self) -> u64 {
+        self.newer
     }
 
     /// High half of the IDs of its raw blocks, which no other store has.

@@ -139,10 +139,8 @@ pub fn scrub(args: &ScrubArgs) -> Result<End, Failure> {
         std::thread::sleep(ASK_EVERY);
     };
     progress.clear();
-    if let Some(why) = done["failed"].as_str() {
-        return Err(format!("the scrub ended before its end: {why}"));
-    }
     let damaged = number(&done["damaged"]);
+    let failed = done["failed"].as_str();
     if args.json {
         print_json(&done);
     } else {
@@ -153,7 +151,11 @@ pub fn scrub(args: &ScrubArgs) -> Result<End, Failure> {
         if damaged > damages.len() as u64 {
             text += &format!("... and {} more\n", damaged - damages.len() as u64);
         }
-        let verdict = if damaged == 0 { "all sound".into() } else { format!("{damaged} DAMAGED") };
+        let verdict = match (damaged, failed) {
+            (0, None) => "all sound".into(),
+            (0, Some(_)) => "sound so far".into(),
+            _ => format!("{damaged} DAMAGED"),
+        };
         text += &format!(
             "{} SSTs ({}) and {} files ({}): {verdict}\n",
             number(&done["tables"]),
@@ -162,6 +164,9 @@ pub fn scrub(args: &ScrubArgs) -> Result<End, Failure> {
             bytes(number(&done["file_bytes"]))
         );
         print(&text);
+    }
+    if let Some(why) = failed {
+        return Err(format!("the scrub ended before its end: {why}"));
     }
     Ok(if damaged == 0 { End::Good } else { End::Bad })
 }

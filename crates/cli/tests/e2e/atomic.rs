@@ -107,11 +107,17 @@ for i in $(seq 100); do [ -e /sys/block/nvme0n1/queue ] && [ -e /sys/block/nvme0
 "#;
 
 const TOLD: &str = r#"
-# Of the path: Linux 6.12 does not pass it on to the node that stands for all paths.
-told() { cat /sys/block/nvme0c*n$1/queue/atomic_write_$2_bytes; }
-[ "$(told 2 unit_max)" -eq 65536 ] || fail "Linux takes writes of $(told 2 unit_max) bytes for atomic"
-[ "$(told 2 boundary)" -eq 1048576 ] || fail "with borders every $(told 2 boundary)"
-[ "$(told 1 unit_max)" -eq 4096 ] || fail "a plain volume has atomic writes of $(told 1 unit_max)"
+# Of the path: Linux 6.12 does not pass it on to the node that stands for all paths. They have their names in the order in
+# which they were found, so they are told apart by their number at the server.
+told() {
+    for disk in /sys/block/nvme0c*n*; do
+        [ "$(cat $disk/nsid)" = $1 ] && cat $disk/queue/atomic_write_$2_bytes && return
+    done
+    echo "what namespace $1 does not tell"
+}
+[ "$(told 2 unit_max)" = 65536 ] || fail "Linux takes writes of $(told 2 unit_max) bytes for atomic"
+[ "$(told 2 boundary)" = 1048576 ] || fail "with borders every $(told 2 boundary)"
+[ "$(told 1 unit_max)" = 4096 ] || fail "a plain volume has atomic writes of $(told 1 unit_max)"
 fio --name=pages --ioengine=libaio --direct=1 --filename=/dev/nvme0n2 --rw=randwrite --bsrange=4k-256k --size=32m \
     --iodepth=16 --verify=crc32c --verify_fatal=1 --do_verify=1 --output-format=terse >/tmp/fio.log 2>&1 ||
     { cat /tmp/fio.log; fail fio; }
@@ -144,7 +150,7 @@ def write(disk, byte, length, at):
         return error.errno
     finally:
         os.close(file)
-# They have their names in the order in which they were found.
+# By their number at the server, as above.
 disks = {open(f"/sys/block/{name}/nsid").read().strip(): f"/dev/{name}" for name in ("nvme0n1", "nvme0n2")}
 plain, pages = disks["1"], disks["2"]
 taken = [(pages, 1 << 16, 1 << 16), (pages, 1 << 14, 3 << 14), (pages, 4096, 4096), (plain, 4096, 0)]

@@ -58,6 +58,7 @@ mod snapshots;
 mod store;
 mod store_crash;
 mod store_faults;
+mod store_left;
 mod strangers;
 mod tier;
 mod tls;

@@ -179,6 +179,36 @@ fn units_that_are_stopped_are_told_within_the_time_that_was_given_and_hold_up_no
     served.stop();
 }
 
+/// Just opened, it has neither indexes nor filters of its SSTs in memory: these are read within the same time.
+#[test]
+fn a_store_that_was_started_again_waits_no_longer_for_units_that_are_stopped() {
+    let both = Both::start("storecold", "128MiB");
+    let args = ["--slices", "2", "--cache", "1MiB", "--read-time", "2s"];
+    let served = Served::start(&both, "st", &args);
+    let store = served.client();
+    (0..120).for_each(|number| store.put(&key(number), &pattern(number, 50_000)).expect("a put"));
+    served.run(&["compact"]);
+    served.stop();
+    let served = Served::start(&both, "st", &args);
+    both.signal_units(libc::SIGSTOP);
+    let (store, begun) = (served.client(), Instant::now());
+    let refused = |result: Result<(), Error>| match result {
+        Err(Error::Refused { code: 503, message }) => {
+            assert!(message.contains("the units do not answer"), "{message}");
+        }
+        Err(error) => panic!("{error}"),
+        Ok(()) => panic!("it was read of units that are stopped"),
+    };
+    refused(store.get(&key(3)).map(drop));
+    refused(store.scan(&client::store::Range::default()).map(drop));
+    refused(store.get_all(&[&key(4)[..], &key(90)[..]]).map(drop));
+    // The store's own bound is 120 s a read.
+    let took = begun.elapsed();
+    both.signal_units(libc::SIGCONT);
+    assert!(took < PATIENCE, "{took:?}");
+    served.stop();
+}
+
 /// Two memtables fill while no unit takes their tables: a new log is begun for each, and nobody waits for a table to be put.
 /// What comes when there is no memory left for more waits, and nothing else waits with it.
 #[test]

@@ -224,7 +224,8 @@ pub fn range_of(text: &str, block_bytes: u64) -> Option<(u64, u64)> {
         (true, false) => (block_bytes.saturating_sub(last.parse().ok()?), block_bytes),
         (false, true) => (first.parse().ok()?, block_bytes),
         (false, false) => {
-            let end = last.parse::<u64>().ok()?.checked_add(1)?;
+            // As far as there is something, however large the number is.
+            let end = last.parse::<u64>().unwrap_or(u64::MAX).saturating_add(1);
             (first.parse().ok()?, end.min(block_bytes))
         }
     };
@@ -341,7 +342,8 @@ mod tests {
             ("bytes=-", None),
             ("bytes=0-1,4-5", None),
             ("bytes=+1-4", None),
-            ("bytes=0-18446744073709551615", None),
+            ("bytes=0-18446744073709551615", Some((0, 65_536))),
+            ("bytes=1-99999999999999999999999", Some((1, 65_535))),
             ("blocks=0-1", None),
             ("", None),
         ] {

@@ -250,6 +250,8 @@ enum Taken {
     Refused,
     /// Nobody knows how far it came.
     Lost,
+    /// The same, as a shard has ended: with the server, or for a reason that it has told.
+    Ended,
 }
 
 impl Keeper {
@@ -386,9 +388,9 @@ impl Keeper {
         match taken {
             Taken::Later => return taken,
             Taken::Refused => self.living.refused(),
-            Taken::Done | Taken::Lost => self.living.done(taken == Taken::Done),
+            Taken::Done | Taken::Lost | Taken::Ended => self.living.done(taken == Taken::Done),
         }
-        if self.living.is_lost() && !self.is_over() {
+        if self.living.is_lost() && taken == Taken::Lost {
             let why = self.shared.lacks_room();
             let why = why.as_deref().unwrap_or("the device does not take it");
             tracing::error!("volumes cannot be changed any more: {why}");
@@ -398,15 +400,18 @@ impl Keeper {
     }
 
     fn carry_out(&mut self, step: Step) -> Taken {
-        let is_done = |done: bool| if done { Taken::Done } else { Taken::Lost };
         match step {
             Step::Record(bytes) => {
                 let (sender, receiver) = mpsc::channel();
                 let answer = sends(sender);
                 self.shared.mailboxes[0].push(Message::Label { bytes, answer });
-                is_done(self.wait(&receiver) == Some(true))
+                match self.wait(&receiver) {
+                    Some(true) => Taken::Done,
+                    Some(false) => Taken::Lost,
+                    None => Taken::Ended,
+                }
             }
-            Step::Offer(table) => is_done(self.offer(&table)),
+            Step::Offer(table) => self.offer(&table),
             Step::Trim(stretch) => {
                 let split = self.shared.split;
                 let parts = (0..self.shared.mailboxes.len()).filter_map(|shard| {
@@ -416,14 +421,14 @@ impl Keeper {
                 match self.clear(parts.collect()) {
                     // With a small part of the map in DRAM it may have to wait for a checkpoint.
                     Err(Some(RequestError::NoSpace)) => Taken::Later,
-                    cleared => is_done(cleared.is_ok()),
+                    cleared => Self::cleared(cleared),
                 }
             }
             Step::Flush => {
                 let shards = 0..self.shared.mailboxes.len();
-                let flushed =
-                    self.clear(shards.map(|shard| (shard, (0, 0), Work::Flush)).collect());
-                is_done(flushed.is_ok())
+                Self::cleared(
+                    self.clear(shards.map(|shard| (shard, (0, 0), Work::Flush)).collect()),
+                )
             }
             Step::Prepare(shadow) => {
                 let ended = self.prepare(&shadow);
@@ -445,7 +450,7 @@ impl Keeper {
     fn taken(&mut self, ended: Ended) -> Taken {
         match ended {
             Ended::Good => Taken::Done,
-            Ended::Lost => Taken::Lost,
+            Ended::Lost => Taken::Ended,
             Ended::Refused(reason) => {
                 self.refusal = Some(reason);
                 Taken::Refused
@@ -456,7 +461,7 @@ impl Keeper {
     /// Has parts of shards trimmed or flushed.
     ///
     /// # Errors
-    /// Why one of them was not; none if that is not known, or the server ended.
+    /// Why one of them was not; none if its shard has ended.
     fn clear(&self, parts: Vec<(usize, (u32, u32), Work)>) -> Result<(), Option<RequestError>> {
         let (sender, receiver) = mpsc::channel::<Result<(), RequestError>>();
         let count = parts.len();
@@ -471,13 +476,21 @@ impl Keeper {
         answers.into_iter().try_for_each(|answer| answer.ok_or(None)?.map_err(Some))
     }
 
-    fn offer(&self, table: &Table) -> bool {
+    fn cleared(cleared: Result<(), Option<RequestError>>) -> Taken {
+        match cleared {
+            Ok(()) => Taken::Done,
+            Err(Some(_)) => Taken::Lost,
+            Err(None) => Taken::Ended,
+        }
+    }
+
+    fn offer(&self, table: &Table) -> Taken {
         let before = self.shared.offered();
         let offered = match exports::volumes(table, &self.config, (&before, self.device)) {
             Ok(offered) => Arc::new(offered),
             Err(error) => {
                 tracing::error!(%error, "volumes cannot be offered");
-                return false;
+                return Taken::Lost;
             }
         };
         if let Some(subsystem) = &self.shared.nvme {
@@ -495,7 +508,7 @@ impl Keeper {
         let taken = (0..self.shared.mailboxes.len()).all(|_| self.wait(&receiver).is_some());
         // A guest that is told of more room uses it at once: the shards know of it.
         self.shared.guests.ring();
-        taken
+        if taken { Taken::Done } else { Taken::Ended }
     }
 
     /// What a shard answers; `None` if it has ended.

@@ -16,7 +16,7 @@ pub enum Ended {
     Good,
     /// It was refused, for this reason.
     Refused(String),
-    /// A shard does not answer.
+    /// A shard does not answer: it has ended.
     Lost,
 }
 
@@ -68,7 +68,7 @@ impl Keeper {
             (0..self.shared.mailboxes.len()).map(|shard| (shard, SnapshotWork::Drop)).collect();
         // A shard that has none of this number refuses, or one that gives it up already.
         match (self.order(number, all), self.held_by(number)) {
-            (Ended::Lost, _) | (_, None) => Taken::Lost,
+            (Ended::Lost, _) | (_, None) => Taken::Ended,
             (_, Some(false)) => Taken::Done,
             // Its room is being given back.
             (_, Some(true)) => Taken::Later,

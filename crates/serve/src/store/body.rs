@@ -136,11 +136,12 @@ impl Memory {
         part(Arc::clone(&self.quick).acquire_many_owned(kib(bytes))).await
     }
 
-    /// For a range.
-    pub async fn list(&self, bounds: Bounds) -> Result<Part, Response> {
+    /// For a range of so many slices.
+    pub async fn list(&self, bounds: Bounds, slices: u32) -> Result<Part, Response> {
         let each = KEY_BYTES_MAX + if bounds.values { VALUE_BYTES_MAX } else { 0 };
-        // The last one goes beyond the bound.
-        let bytes = (bounds.count * each).min(bounds.bytes + each);
+        // The last one of each slice goes beyond its part of the bound.
+        let slices = slices as usize;
+        let bytes = ((bounds.count + slices) * each).min(bounds.bytes + slices * each);
         part(Arc::clone(&self.lists).acquire_many_owned(kib(bytes))).await
     }
 

@@ -1,8 +1,9 @@
 //! Cells of tables: `/table/TABLE/ROW/FAMILY/COLUMN`, rows by `/table/TABLE/ROW`, ranges of rows by `GET /table/TABLE`.
 
 use super::Store;
+use super::listed::Listed;
 use super::query::{Query, bad, behind, decoded};
-use super::values::{Listed, Where, read_one, receive};
+use super::values::{Where, read_one, receive};
 use ::store::services::key::Cell;
 use ::store::services::{Bounds, Refused, Service, VALUE_BYTES_MAX, too_large};
 use axum::body::Body;
@@ -186,7 +187,7 @@ async fn told(
     + 'static,
 ) -> Result<Response, Response> {
     let bounds = Bounds { values: true, ..bounds };
-    let part = store.memory.list(bounds).await?;
+    let part = store.memory.list(bounds, store.service.slices()).await?;
     let (cells, next) = store.ask(work).await?;
     let path = |cell: Cell| {
         let Cell { table, row, family, column } = cell;

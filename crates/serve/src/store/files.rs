@@ -227,7 +227,7 @@ async fn list(store: &Store, uri: &Uri) -> Result<Response, Response> {
         true => None,
         false => Some(FilePath::parse(&text).map_err(super::refused)?),
     };
-    let _part = store.memory.list(Bounds { count, bytes: 0, values: false }).await?;
+    let _part = store.memory.list(Bounds { count, bytes: 0, values: false }, 1).await?;
     let work = move |service: &Service| match all {
         true if folder.is_some() => {
             Err(Refused::Usage("all: lists every file of the store: ask it of /fs/ itself".into()))

@@ -12,6 +12,7 @@
 mod body;
 mod cells;
 mod files;
+mod listed;
 mod metrics;
 mod query;
 #[cfg(test)]

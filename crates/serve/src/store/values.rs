@@ -1,16 +1,16 @@
 //! Values by key: `PUT`, `GET` and `DELETE /kv/KEY`, ranges by `GET /kv`, many at a time by `POST /kv`.
 
 use super::body::{Part, shrink};
+use super::listed::Listed;
 use super::query::{Query, bad, behind, decoded};
 use super::{Store, refusal};
 use ::store::services::key::KEY_BYTES_MAX;
 use ::store::services::{Change, Refused, Service, VALUE_BYTES_MAX, too_large};
 use axum::body::{Body, Bytes};
-use axum::extract::{Json, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use client::{frames, percent};
-use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 const ROOT: &str = "/kv/";
@@ -22,8 +22,6 @@ const MANY_BYTES_MAX: usize = 16 << 20;
 const ANSWER_BYTES_MAX: usize = 32 << 20;
 /// Parts that a request of many keys is read in at a time, each from one unit: as many as SDF has channels.
 const READERS: usize = 44;
-/// Where the rest of a range begins.
-pub const NEXT: &str = "weir-next";
 
 pub const BYTES: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
@@ -123,7 +121,8 @@ async fn listed(store: &Store, uri: &Uri, head: &HeaderMap) -> Result<Response, 
     let (prefix, from, to) = (query.take("prefix"), query.take("from"), query.take("to"));
     let slice = query.take_number("slice")?;
     query.end()?;
-    let part = store.memory.list(bounds).await?;
+    let slices = if slice.is_some() { 1 } else { store.service.slices() };
+    let part = store.memory.list(bounds, slices).await?;
     let prefix = prefix.unwrap_or_default();
     let ask = move |service: &Service| {
         service.values(&prefix, (from.as_deref(), to.as_deref()), slice, bounds)
@@ -132,58 +131,6 @@ async fn listed(store: &Store, uri: &Uri, head: &HeaderMap) -> Result<Response, 
     let next = page.next.map(|key| percent::encode(&key));
     let answer = Listed { kind: "values", name: "key", with_values: bounds.values, encoded: false };
     Ok(answer.of(page.pairs, next, head, part))
-}
-
-/// How a list is told.
-pub struct Listed {
-    /// What its things are called.
-    pub kind: &'static str,
-    /// What the name of one is called.
-    pub name: &'static str,
-    /// Whether values are told.
-    pub with_values: bool,
-    /// Names are parts of URLs already.
-    pub encoded: bool,
-}
-
-impl Listed {
-    /// As frames for programs that ask so, else as JSON whose bytes are percent-encoded.
-    pub fn of(
-        &self,
-        pairs: Vec<(Vec<u8>, Vec<u8>)>,
-        next: Option<String>,
-        head: &HeaderMap,
-        part: Part,
-    ) -> Response {
-        if wants_frames(head) {
-            let mut body = Vec::new();
-            for (key, value) in &pairs {
-                frames::encode(key, Some(value), &mut body);
-            }
-            let part = shrink(part, body.len());
-            let mut response = ([(header::CONTENT_TYPE, BYTES)], lent(body, part)).into_response();
-            if let Some(next) = next.and_then(|next| HeaderValue::try_from(next).ok()) {
-                response.headers_mut().insert(NEXT, next);
-            }
-            return response;
-        }
-        let told = |(key, value): (Vec<u8>, Vec<u8>)| {
-            let key = match self.encoded {
-                true => String::from_utf8_lossy(&key).into_owned(),
-                false => percent::encode(&key),
-            };
-            match self.with_values {
-                true => json!({ self.name: key, "value": percent::encode(&value) }),
-                false => json!({ self.name: key }),
-            }
-        };
-        let list: Vec<Value> = pairs.into_iter().map(told).collect();
-        Json(json!({ self.kind: list, "next": next })).into_response()
-    }
-}
-
-fn wants_frames(head: &HeaderMap) -> bool {
-    head.get(header::ACCEPT).is_some_and(|accept| accept == BYTES)
 }
 
 pub async fn many(State(store): State<Store>, uri: Uri, head: HeaderMap, body: Body) -> Response {

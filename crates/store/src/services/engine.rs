@@ -116,7 +116,11 @@ pub trait Engine: Send + Sync {
     fn count(&self, _name: &str) -> u64 {
         0
     }
-    /// Every SST.
+    /// Bytes that logs may still take, where they have a volume of their own.
+    fn small_bytes_free(&self) -> Option<u64> {
+        None
+    }
+    /// Every SST, and every log that could not be read whole.
     fn tables(&self) -> Vec<Table>;
     /// Reads all of an SST and compares its checksums.
     fn verify(&self, table: &str) -> Result<(), Refused>;

@@ -457,6 +457,10 @@ impl Engine for Loaded {
         unsafe { (self.functions.count)(self.handle, name.as_ptr()) }
     }
 
+    fn small_bytes_free(&self) -> Option<u64> {
+        Some(self.count("weir.small_bytes_free"))
+    }
+
     fn tables(&self) -> Vec<Table> {
         let mut tables = Vec::<Table>::new();
         // SAFETY: the list is there during the call.

@@ -28,7 +28,7 @@ pub use engine::{Change, Engine, OWN};
 pub use files::{Entry, File, PIECE_BYTES, Upload};
 pub use loaded::{Loaded, Mode, Opened};
 pub use memory::Memory;
-pub use scan::{Bounds, Page};
+pub use scan::{Bounds, Page, Pair};
 pub use scrub::Scrubbed;
 pub use service::{Look, SLICES_DEFAULT, SLICES_MAX, Service, SliceStatus};
 pub use values::{VALUE_BYTES_MAX, too_large};

@@ -3,7 +3,7 @@
 
 #[cfg(test)]
 use super::engine::Each;
-use super::engine::Table;
+use super::engine::{OWN, Table};
 use super::files::Entry;
 use super::key::{self, Cell, FilePath};
 use super::{Refused, Service};
@@ -129,8 +129,15 @@ impl Service {
 
 pub(super) fn damage(table: &Table, why: &Refused) -> String {
     let Table { slice, name, smallest, largest, .. } = table;
+    if largest.is_empty() {
+        return format!("{name}, a log: {why}: what was written last may be missing, of any key");
+    }
+    let slice = match *slice {
+        OWN => "the store's own slice".into(),
+        number => format!("slice {number}"),
+    };
     format!(
-        "slice {slice}: {name}, which has {} to {}: {why}: what is read from there is refused; other keys are sound",
+        "{slice}: {name}, which has {} to {}: {why}: what is read from there is refused; other keys are sound",
         shown(smallest),
         shown(largest)
     )

@@ -75,6 +75,8 @@ ColumnFamilyOptions SliceOptions(uint64_t block_bytes, uint32_t sst_blocks,
   options.max_bytes_for_level_base = 8 * file_bytes;
   options.max_compaction_bytes = kCompactionFiles * file_bytes;
   options.level_compaction_dynamic_level_bytes = true;
+  // Files of levels between would have up to twice the size, and a little of a second raw block.
+  options.level_compaction_dynamic_file_size = false;
   // What is compressed would leave the rest of its raw block unused.
   options.compression = rocksdb::kNoCompression;
   rocksdb::BlockBasedTableOptions table;
@@ -96,7 +98,8 @@ rocksdb::DBOptions DatabaseOptions(rocksdb::Env* env, uint64_t small_bytes, uint
   // write. Their threads wait nearly all the time. RocksDB alone would let a quarter of the jobs be flushes.
   options.max_background_flushes = options.max_background_compactions =
       static_cast<int>(std::clamp<uint64_t>(units / 2, 2, 16));
-  options.max_subcompactions = static_cast<uint32_t>(std::clamp<uint64_t>(units / 4, 1, 4));
+  // Parts of one compaction would each end with an SST that is not full; slices are compacted side by side.
+  options.max_subcompactions = 1;
   options.compaction_readahead_size = kReadAheadBytes;
   // Damage of the log is told, and not taken for its end: what was acknowledged lies behind it.
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;

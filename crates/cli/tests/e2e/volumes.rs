@@ -487,6 +487,23 @@ fn a_device_that_is_read_only_keeps_its_volumes() {
     server.terminate();
 }
 
+/// What it left is trimmed in the background, and again at the next start.
+#[test]
+fn a_server_that_is_stopped_right_behind_a_deletion_calls_nothing_an_error() {
+    let scratch = Scratch::new("volstop");
+    let config = config(&scratch, "profile = \"instant\"\nshards = 2\n");
+    for round in 0..10 {
+        let mut server = start(&scratch, &config);
+        volume(&scratch, &["create", "new", "--size", "64MiB"]);
+        volume(&scratch, &["delete", "new"]);
+        std::thread::sleep(Duration::from_millis(10 * round));
+        server.signal(libc::SIGTERM);
+        let status = server.wait().expect("it ends");
+        let log = server.log();
+        assert!(status.success() && !log.contains("ERROR"), "{round}: {status}: {log}");
+    }
+}
+
 #[test]
 fn series_and_history_of_a_volume_end_with_it() {
     let scratch = Scratch::new("volseries");

@@ -297,6 +297,12 @@ struct weir_engine {
     return Status::OK();
   }
 
+  // The last key of a file that is missing. RocksDB ends what the file deletes in a range just before older values of that one.
+  bool EndsMissing(uint32_t slice, const Slice& key) const {
+    const auto ends = [&](const Missing& file) { return file.slice == slice && key == file.largest; };
+    return !finds_older && std::any_of(missing.begin(), missing.end(), ends);
+  }
+
   uint32_t SliceOf(const std::string& family) const {
     for (uint32_t number = 0; number < slices.size(); number++) {
       if (slices[number]->GetName() == family) return number;
@@ -348,9 +354,12 @@ struct weir_engine {
   // What to do after it did not open.
   const char* Mend(const Status& status) const {
     if (finds_older || !(status.IsCorruption() || status.IsIOError())) return "";
-    return reads_left ? ": what of it is what was written last nobody knows then; read what is left, which may be older: weir "
-                        "store serve --damaged=older"
-                      : ": restore what is damaged there, or read what is left: weir store serve --damaged";
+    if (!reads_left) return ": restore what is damaged there, or read what is left: weir store serve --damaged";
+    const std::string told = status.ToString();
+    const bool is_log = told.find(".log") != std::string::npos || told.find("WAL") != std::string::npos;
+    return is_log ? ": what of it is what was written last nobody knows then; read what is left, which may be older: weir store "
+                    "serve --damaged=older"
+                  : ": nothing can be read without it: restore the small volume from a copy";
   }
 
   // RocksDB writes no more once it found no room. There may be some again: erased meanwhile, or another's.
@@ -472,7 +481,15 @@ int weir_engine_scan(weir_engine* engine, uint32_t slice, const char* from, size
   if (to != nullptr) options.iterate_upper_bound = &bound;
   const std::unique_ptr<rocksdb::Iterator> at(engine->db->NewIterator(options, family));
   for (at->Seek(Slice(from, from_bytes)); at->Valid(); at->Next()) {
-    const Slice key = at->key(), value = at->value();
+    const Slice key = at->key();
+    Slice value = at->value();
+    rocksdb::PinnableSlice sure;
+    if (engine->EndsMissing(slice, key)) {
+      const Status found = engine->db->Get(options, family, key, &sure);
+      if (found.IsTimedOut()) return Told(found, reason);
+      if (!found.ok()) continue;
+      value = sure;
+    }
     if (each(context, key.data(), key.size(), value.data(), value.size()) == 0) break;
     patience.Renew();
   }

@@ -49,6 +49,10 @@ IOStatus Status(int code, const std::string& path, bool timed = false) {
       return fenced;
     }
     case WEIR_DAMAGED:
+      // RocksDB goes on without its identity, but ends the process if that is anything else than an I/O error.
+      if (path.size() > 9 && path.compare(path.size() - 9, 9, "/IDENTITY") == 0) {
+        return IOStatus::IOError(path, reason);
+      }
       return IOStatus::Corruption(path, reason);
     case WEIR_UNREACHABLE:
       return timed ? IOStatus::TimedOut(path, reason) : IOStatus::IOError(path, reason);

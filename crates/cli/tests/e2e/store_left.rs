@@ -6,6 +6,7 @@ use crate::nbd::Client;
 use crate::rocksdb::Both;
 use crate::store::Served;
 use crate::tools::{pattern, run, said};
+use client::store::Range;
 use client::{Blocks, Error, Store};
 use std::path::{Path, PathBuf};
 
@@ -57,17 +58,31 @@ fn filled(both: &Both) -> Vec<u128> {
     ids
 }
 
-/// How many keys are refused as damaged; every answer is what was written last.
+/// What a key had last.
+fn last(n: u64) -> Option<Vec<u8>> {
+    match n % 10 {
+        0 => Some(NEEDLE.to_vec()),
+        5 => None,
+        _ => Some(value(n, 1)),
+    }
+}
+
+/// How many keys are refused as damaged; every answer is what was written last, of a range too.
 fn refused(store: &Store) -> u64 {
+    let mut from = Some(Vec::new());
+    while let Some(first) = from {
+        let range = Range { from: Some(&first), ..Range::default() };
+        let (pairs, next) = store.scan(&range).expect("what is missing is left out");
+        for (found, bytes) in pairs {
+            let number = (0..KEYS).find(|&n| key(n) == found).expect("a key that was put");
+            assert!(Some(bytes) == last(number), "{number} in a range");
+        }
+        from = next;
+    }
     let mut refused = 0;
     for n in 0..KEYS {
-        let expected = match n % 10 {
-            0 => Some(NEEDLE.to_vec()),
-            5 => None,
-            _ => Some(value(n, 1)),
-        };
         match store.get(&key(n)) {
-            Ok(found) => assert!(found == expected, "{n}"),
+            Ok(found) => assert!(found == last(n), "{n}"),
             Err(Error::Refused { code: 500, .. }) => refused += 1,
             Err(error) => panic!("{n}: {error}"),
         }
@@ -196,12 +211,7 @@ fn of_a_damaged_log_the_rest_is_read_by_who_takes_what_may_be_older() {
     let store = served.client();
     for n in 0..KEYS {
         let found = store.get(&key(n)).expect("an answer");
-        let of_log = match n % 10 {
-            0 => Some(NEEDLE.to_vec()),
-            5 => None,
-            _ => Some(value(n, 1)),
-        };
-        assert!(found == of_log || found == Some(value(n, 1)), "{n}");
+        assert!(found == last(n) || found == Some(value(n, 1)), "{n}");
     }
     let status = served.run(&["status"]);
     assert!(status.contains("MISSING") && status.contains(".log, a log"), "{status}");

@@ -5,6 +5,7 @@
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
 #include <rocksdb/filter_policy.h>
+#include <rocksdb/listener.h>
 #include <rocksdb/sst_file_reader.h>
 #include <rocksdb/statistics.h>
 #include <rocksdb/table.h>
@@ -17,7 +18,9 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "file_system.h"
@@ -46,6 +49,10 @@ constexpr std::chrono::minutes kOpenTime{2};
 constexpr size_t kReadAheadBytes = 2 << 20;
 // After a write that found no room, and one that found none again.
 constexpr std::chrono::seconds kResumeAgain{1};
+// Bytes of the small volume that no batch takes: manifests and the heads of logs do.
+constexpr uint64_t kSmallLeftBytes = 1 << 20;
+// How long a batch waits for logs to be gone whose content lies on the units.
+constexpr std::chrono::seconds kLogsGone{2};
 
 int CodeOf(const Status& status) {
   if (status.ok()) return WEIR_OK;
@@ -169,6 +176,30 @@ std::string ToldMissing(const Damages& missing) {
          "what is left: weir store serve --damaged";
 }
 
+// Knows whether RocksDB takes writes. After one for which there was no room it takes none until it is told to go on.
+class Errors : public rocksdb::EventListener {
+ public:
+  void OnBackgroundError(rocksdb::BackgroundErrorReason, Status* status) override {
+    if (status->severity() == Status::kSoftError) return;
+    const std::lock_guard<std::mutex> hold(lock_);
+    why_ = *status;
+  }
+
+  void Gone() {
+    const std::lock_guard<std::mutex> hold(lock_);
+    why_ = Status::OK();
+  }
+
+  Status Why() const {
+    const std::lock_guard<std::mutex> hold(lock_);
+    return why_;
+  }
+
+ private:
+  mutable std::mutex lock_;
+  Status why_;
+};
+
 }  // namespace
 
 struct weir_engine {
@@ -184,11 +215,16 @@ struct weir_engine {
   std::unique_ptr<DB> db;
   ColumnFamilyHandle* own = nullptr;
   std::vector<ColumnFamilyHandle*> slices;
+  std::shared_ptr<Errors> errors = std::make_shared<Errors>();
   std::atomic<int64_t> resume_after{0};
+  std::mutex making_room;
   std::chrono::microseconds read_time{0};
   // Nothing is written: of these only what is in others is read.
   bool reads_left = false, finds_older = false;
   std::vector<Missing> missing;
+  // SSTs of which a part could not be read, and was passed over. Changed while it is open, with the lock.
+  std::mutex torn_lock;
+  Damages torn;
 
   ~weir_engine() {
     if (db == nullptr) return;
@@ -237,8 +273,7 @@ struct weir_engine {
     weir::Patience patience(kOpenTime);
     for (const std::string& name : names) {
       const std::string path = std::string(kPath) + "/" + name;
-      const bool is_table = name.size() > 4 && name.compare(name.size() - 4, 4, ".sst") == 0;
-      if (!is_table || missing->count(path) > 0) continue;
+      if (!Slice(name).ends_with(".sst") || missing->count(path) > 0) continue;
       patience.Renew();
       const Status sound = Sound(path, identity);
       if (sound.IsTimedOut()) return sound;
@@ -297,6 +332,17 @@ struct weir_engine {
     return Status::OK();
   }
 
+  // What is left of a range goes on behind a part of an SST that cannot be read; false if there is none from `at` on.
+  bool PassTorn(ColumnFamilyHandle* family, weir::Patience* patience, std::string* at) {
+    if (!reads_left) return false;
+    const weir::Torn found = weir::TornBehind(db.get(), family, OptionsOf(), *at, patience);
+    if (found.name.empty()) return false;
+    *at = found.next;
+    const std::lock_guard<std::mutex> hold(torn_lock);
+    torn[found.name] = found.why;
+    return true;
+  }
+
   // The last key of a file that is missing. RocksDB ends what the file deletes in a range just before older values of that one.
   bool EndsMissing(uint32_t slice, const Slice& key) const {
     const auto ends = [&](const Missing& file) { return file.slice == slice && key == file.largest; };
@@ -316,6 +362,7 @@ struct weir_engine {
     options.verify_sst_unique_id_in_manifest = !reads_left;
     if (finds_older) options.wal_recovery_mode = rocksdb::WALRecoveryMode::kSkipAnyCorruptedRecords;
     options.statistics = statistics;
+    options.listeners.push_back(errors);
     std::vector<std::string> names;
     const std::string current = std::string(kPath) + "/CURRENT";
     if (env->FileExists(current).ok()) {
@@ -368,7 +415,35 @@ struct weir_engine {
     int64_t after = resume_after.load();
     const int64_t next = now + std::chrono::nanoseconds(kResumeAgain).count();
     if (now < after || !resume_after.compare_exchange_strong(after, next)) return false;
-    return db->Resume().ok();
+    if (!db->Resume().ok()) return false;
+    errors->Gone();
+    return true;
+  }
+
+  uint64_t MemoryBytes() const {
+    uint64_t sum = 0, value = 0;
+    for (ColumnFamilyHandle* slice : slices) {
+      if (db->GetIntProperty(slice, DB::Properties::kCurSizeAllMemTables, &value)) sum += value;
+    }
+    return sum;
+  }
+
+  // RocksDB begins to flush when its logs are as long as they may be, and takes writes meanwhile: a small volume is full before
+  // the logs are gone. A batch for which there is no room left waits for that.
+  void MakeRoomFor(uint64_t bytes) {
+    const auto has_room = [&] { return weir_store_free_small_bytes(store) >= bytes + kSmallLeftBytes; };
+    if (has_room()) return;
+    const std::lock_guard<std::mutex> one_at_a_time(making_room);
+    // It is not what is in memory that fills it.
+    if (has_room() || MemoryBytes() < kSmallLeftBytes) return;
+    std::vector<ColumnFamilyHandle*> all = slices;
+    all.push_back(own);
+    // Why there is none is told by the write.
+    db->Flush(rocksdb::FlushOptions(), all).PermitUncheckedError();
+    const auto end = std::chrono::steady_clock::now() + kLogsGone;
+    while (!has_room() && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
   }
 };
 
@@ -444,9 +519,16 @@ int weir_engine_write(weir_engine* engine, const uint8_t* bytes, size_t count, i
   if (!changes.empty()) return Told(Status::InvalidArgument("a batch that is cut off"), reason);
   rocksdb::WriteOptions options;
   options.sync = durable != 0;
+  engine->MakeRoomFor(batch.GetDataSize());
   Status status = engine->db->Write(options, &batch);
   if (status.IsNoSpace() && engine->Resumes()) status = engine->db->Write(options, &batch);
   return Told(status, reason);
+}
+
+int weir_engine_takes_writes(weir_engine* engine, int go_on, char** reason) {
+  const Status why = engine->errors->Why();
+  if (why.ok() || (go_on != 0 && why.IsNoSpace() && engine->Resumes())) return WEIR_OK;
+  return Told(why, reason);
 }
 
 int weir_engine_get(weir_engine* engine, uint32_t slice, const char* key, size_t key_bytes, int only_memory,
@@ -480,19 +562,24 @@ int weir_engine_scan(weir_engine* engine, uint32_t slice, const char* from, size
   const Slice bound(to, to_bytes);
   if (to != nullptr) options.iterate_upper_bound = &bound;
   const std::unique_ptr<rocksdb::Iterator> at(engine->db->NewIterator(options, family));
-  for (at->Seek(Slice(from, from_bytes)); at->Valid(); at->Next()) {
-    const Slice key = at->key();
-    Slice value = at->value();
-    rocksdb::PinnableSlice sure;
-    if (engine->EndsMissing(slice, key)) {
-      const Status found = engine->db->Get(options, family, key, &sure);
-      if (found.IsTimedOut()) return Told(found, reason);
-      if (!found.ok()) continue;
-      value = sure;
+  std::string next(from, from_bytes);
+  do {
+    for (at->Seek(next); at->Valid(); at->Next()) {
+      const Slice key = at->key();
+      Slice value = at->value();
+      rocksdb::PinnableSlice sure;
+      if (engine->reads_left) next.assign(key.data(), key.size()).push_back('\0');
+      if (engine->EndsMissing(slice, key)) {
+        const Status found = engine->db->Get(options, family, key, &sure);
+        if (found.IsTimedOut()) return Told(found, reason);
+        if (!found.ok()) continue;
+        value = sure;
+      }
+      if (each(context, key.data(), key.size(), value.data(), value.size()) == 0) return WEIR_OK;
+      patience.Renew();
     }
-    if (each(context, key.data(), key.size(), value.data(), value.size()) == 0) break;
-    patience.Renew();
-  }
+    if (at->status().ok() || at->status().IsTimedOut()) break;
+  } while (engine->PassTorn(family, &patience, &next));
   return Told(at->status(), reason);
 }
 
@@ -522,8 +609,14 @@ void weir_engine_files(weir_engine* engine, void (*each)(void*, const weir_engin
     const weir_engine_file log = {missing.slice, 0, 0, missing.name.c_str(), missing.why.c_str(), "", 0, "", 0};
     each(context, &log);
   }
+  Damages torn;
+  {
+    const std::lock_guard<std::mutex> hold(engine->torn_lock);
+    torn = engine->torn;
+  }
   for (const rocksdb::LiveFileMetaData& file : files) {
-    const char* damage = nullptr;
+    const auto found = torn.find(file.relative_filename);
+    const char* damage = found == torn.end() ? nullptr : found->second.c_str();
     for (const Missing& missing : engine->missing) {
       if (missing.name == file.relative_filename) damage = missing.why.c_str();
     }
@@ -569,5 +662,7 @@ int weir_engine_compact(weir_engine* engine, uint32_t slice, char** reason) {
   rocksdb::CompactRangeOptions options;
   // What was deleted is left out in the lowest level only.
   options.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForceOptimized;
-  return Told(engine->db->CompactRange(options, family, nullptr, nullptr), reason);
+  Status status = engine->db->CompactRange(options, family, nullptr, nullptr);
+  if (status.IsNoSpace() && engine->Resumes()) status = engine->db->CompactRange(options, family, nullptr, nullptr);
+  return Told(status, reason);
 }

@@ -50,7 +50,7 @@ IOStatus Status(int code, const std::string& path, bool timed = false) {
     }
     case WEIR_DAMAGED:
       // RocksDB goes on without its identity, but ends the process if that is anything else than an I/O error.
-      if (path.size() > 9 && path.compare(path.size() - 9, 9, "/IDENTITY") == 0) {
+      if (rocksdb::Slice(path).ends_with("/IDENTITY")) {
         return IOStatus::IOError(path, reason);
       }
       return IOStatus::Corruption(path, reason);
@@ -186,7 +186,7 @@ thread_local std::string log_synced_in;
 
 // The folder of a log; empty for any other file.
 std::string LogFolder(const std::string& path) {
-  const bool is_log = path.size() > 4 && path.compare(path.size() - 4, 4, ".log") == 0;
+  const bool is_log = rocksdb::Slice(path).ends_with(".log");
   return is_log ? Plain(path.substr(0, path.rfind('/') + 1)) : "";
 }
 

@@ -3,22 +3,32 @@
 #ifndef WEIR_LEFT_H
 #define WEIR_LEFT_H
 
+#include <rocksdb/db.h>
 #include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
 #include <rocksdb/options.h>
+#include <rocksdb/sst_file_reader.h>
 #include <rocksdb/sst_file_writer.h>
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
+
+#include "file_system.h"
+#include "weir_store.h"
 
 namespace weir {
 
 // An SST's last bytes, which say by its first ones where all else is.
 constexpr size_t kFooterBytes = 53;
+// Bytes of a file in a block of the small volume (crates/store/src/tail.rs), which is read as a whole or not at all.
+constexpr uint64_t kPayloadBytes = 4064;
 // No key of the store's lies beyond: each begins with a letter.
 const char* const kBehindAllKeys = "\xff";
 
@@ -78,8 +88,7 @@ class LeftLog : public rocksdb::FSSequentialFile {
                          rocksdb::IODebugContext* debug) override {
     const uint64_t count = at_ < size_ ? std::min<uint64_t>(n, size_ - at_) : 0;
     for (uint64_t done = 0; done < count;) {
-      // Up to the end of a block of the volume, which is read as a whole or not at all.
-      const uint64_t now = std::min(count - done, kBlockBytes - (at_ + done) % kBlockBytes);
+      const uint64_t now = std::min(count - done, kPayloadBytes - (at_ + done) % kPayloadBytes);
       rocksdb::Slice read;
       const rocksdb::IOStatus status = file_->Read(at_ + done, now, options, &read, scratch + done, debug);
       const size_t there = status.ok() ? read.size() : 0;
@@ -99,8 +108,6 @@ class LeftLog : public rocksdb::FSSequentialFile {
   }
 
  private:
-  static constexpr uint64_t kBlockBytes = 4096;
-
   const std::unique_ptr<rocksdb::FSRandomAccessFile> file_;
   const uint64_t size_;
   std::string* const damage_;
@@ -134,8 +141,7 @@ class WhatIsLeft : public rocksdb::FileSystemWrapper {
   rocksdb::IOStatus NewSequentialFile(const std::string& path, const rocksdb::FileOptions& options,
                                       std::unique_ptr<rocksdb::FSSequentialFile>* result,
                                       rocksdb::IODebugContext* debug) override {
-    const bool is_log = path.size() > 4 && path.compare(path.size() - 4, 4, ".log") == 0;
-    if (!older_ || !is_log) return FileSystemWrapper::NewSequentialFile(path, options, result, debug);
+    if (!older_ || !rocksdb::Slice(path).ends_with(".log")) return FileSystemWrapper::NewSequentialFile(path, options, result, debug);
     uint64_t size = 0;
     const rocksdb::IOStatus found = GetFileSize(path, options.io_options, &size, debug);
     if (!found.ok()) return found;
@@ -154,6 +160,93 @@ class WhatIsLeft : public rocksdb::FileSystemWrapper {
   const bool older_;
   Damages logs_;
 };
+
+// A part of an SST that cannot be read: why, and from which key on its file can be again.
+struct Torn {
+  std::string name, why, next;
+};
+
+// Places at which something that can be read is searched for between two damaged parts of an SST.
+constexpr size_t kSearched = 64;
+
+// Some key in the middle of two, by the first bytes in which they differ.
+inline std::string Between(const std::string& low, const std::string& high) {
+  size_t same = 0;
+  while (same < std::min(low.size(), high.size()) && low[same] == high[same]) same++;
+  constexpr size_t kBytes = 7;
+  const auto number = [same](const std::string& key) {
+    uint64_t value = 0;
+    for (size_t at = same; at < same + kBytes; at++) value = value << 8 | (at < key.size() ? uint8_t(key[at]) : 0);
+    return value;
+  };
+  const uint64_t middle = (number(low) + number(high)) / 2;
+  std::string key = low.substr(0, same);
+  for (size_t left = kBytes; left > 0; left--) key.push_back(static_cast<char>(middle >> (8 * (left - 1))));
+  return key;
+}
+
+// The first part of a file that cannot be read from `at` on; one without a name if all can be, or all up to a key that is seen.
+inline Torn TornPart(const rocksdb::LiveFileMetaData& file, const rocksdb::Options& options, const std::string& at, Patience* patience,
+                     const std::function<bool(const rocksdb::Slice&)>& is_seen) {
+  const auto is_torn = [](const rocksdb::Status& status) { return !status.ok() && !status.IsTimedOut(); };
+  patience->Renew();
+  rocksdb::SstFileReader reader(options);
+  Torn torn = {file.relative_filename, "", file.largestkey + '\0'};
+  const rocksdb::Status opened = reader.Open(file.db_path + file.name);
+  if (is_torn(opened)) torn.why = opened.ToString();
+  if (!opened.ok()) return is_torn(opened) ? torn : Torn();
+  const std::unique_ptr<rocksdb::Iterator> forth(reader.NewIterator(rocksdb::ReadOptions()));
+  for (forth->Seek(at); forth->Valid() && !is_seen(forth->key()); forth->Next()) patience->Renew();
+  if (!is_torn(forth->status())) return Torn();
+  torn.why = forth->status().ToString();
+  const std::unique_ptr<rocksdb::Iterator> back(reader.NewIterator(rocksdb::ReadOptions()));
+  // From there back to the last key of which it can be told that nothing newer of it lies before.
+  const auto goes_on_before = [&](const std::string& key) {
+    bool found = false;
+    for (back->SeekForPrev(key); back->Valid() && back->key().compare(at) > 0; back->Prev(), found = true) {
+      torn.next = back->key().ToString();
+      patience->Renew();
+    }
+    return found;
+  };
+  goes_on_before(file.largestkey);
+  // There may be another such part, and what lies between can be read: its keys are not known, so they are searched for.
+  std::string low = at;
+  for (size_t count = 0; count < kSearched; count++) {
+    const std::string middle = Between(low, torn.next);
+    if (middle <= low || middle >= torn.next) break;
+    patience->Renew();
+    if (!goes_on_before(middle)) low = middle;
+  }
+  return torn;
+}
+
+// Such a part of any SST of a column family, where an iterator that was at `at` could not go on; one without a name if there is
+// none.
+inline Torn TornBehind(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* family, const rocksdb::Options& options, const std::string& at,
+                       Patience* patience) {
+  std::vector<rocksdb::LiveFileMetaData> files;
+  db->GetLiveFilesMetaData(&files);
+  // Within a level one after the other; any of those of level 0.
+  const auto is_before = [](const rocksdb::LiveFileMetaData& one, const rocksdb::LiveFileMetaData& other) {
+    return std::tie(one.level, one.smallestkey) < std::tie(other.level, other.smallestkey);
+  };
+  std::sort(files.begin(), files.end(), is_before);
+  // What is hidden by a newer deletion is passed over, as the iterator did; it has not come to what lies behind a key that is not.
+  int read_up_to = -1;
+  for (const rocksdb::LiveFileMetaData& file : files) {
+    if (file.column_family_name != family->GetName() || file.largestkey < at || file.level == read_up_to) continue;
+    const auto is_seen = [&](const rocksdb::Slice& key) {
+      rocksdb::PinnableSlice value;
+      const bool seen = db->Get(rocksdb::ReadOptions(), family, key, &value).ok();
+      if (seen && file.level > 0) read_up_to = file.level;
+      return seen;
+    };
+    const Torn torn = TornPart(file, options, at, patience, is_seen);
+    if (!torn.name.empty() && torn.next > at) return torn;
+  }
+  return Torn();
+}
 
 }  // namespace weir
 

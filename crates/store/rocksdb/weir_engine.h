@@ -14,7 +14,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 // Counted up when anything below changes: who loads another one is told to build it anew.
-enum { WEIR_ENGINE_VERSION = 4 };
+enum { WEIR_ENGINE_VERSION = 5 };
 
 // What weir_engine_get says, without a reason, if it would have to ask the units.
 enum { WEIR_NOT_IN_MEMORY = 100 };
@@ -69,6 +69,10 @@ int weir_engine_add_slice(weir_engine* engine, char** reason);
 // the slice, the bytes of the key and of the value (or second key), 4 bytes each, little-endian; then both. With
 // `durable` it is durable when this returns, and so is whatever was written before.
 int weir_engine_write(weir_engine* engine, const uint8_t* changes, size_t bytes, int durable, char** reason);
+
+// Whether writes are taken, or why not. After one for which there was no room none are until the engine goes on, which a write
+// has it try, and so does this with `go_on`; once a second at most.
+int weir_engine_takes_writes(weir_engine* engine, int go_on, char** reason);
 
 // Calls `take` with the value; WEIR_NOT_FOUND without a reason if there is none. With `only_memory` no unit is asked.
 int weir_engine_get(weir_engine* engine, uint32_t slice, const char* key, size_t key_bytes, int only_memory,

@@ -331,7 +331,6 @@ pub unsafe extern "C" fn weir_store_count(store: &Handle, name: *const c_char) -
         Ok("read_bytes") => counts.read_bytes,
         Ok("units") => store.store.units().into(),
         Ok("newer_raw_blocks") => store.store.newer(),
-        Ok("small_bytes_free") => store.store.free_small_bytes(),
         _ => 0,
     }
 }

@@ -272,8 +272,8 @@ impl Catalog {
     pub fn append(&mut self, file: u64, bytes: &[u8]) -> Result<(), Error> {
         self.ready()?;
         let tail = self.open.get(&file).ok_or_else(unopened)?;
-        let needed = chunks_of(tail.size() + bytes.len() as u64);
-        self.extend(file, needed)?;
+        let size = tail.size() + bytes.len() as u64;
+        self.extend(file, size)?;
         let tail = self.open.get_mut(&file).ok_or_else(unopened)?;
         tail.append(bytes);
         if tail.has_whole() { self.write(file, false) } else { Ok(()) }
@@ -339,6 +339,19 @@ impl Catalog {
         self.unflushed = false;
         self.free.extend(self.state.freed.drain(..));
         self.erasable.append(&mut self.state.doomed);
+        let vouched = self.vouch();
+        self.stopping(vouched)
+    }
+
+    /// Has somebody vouch for what is durable now, of the journal and of each file that is being written.
+    fn vouch(&mut self) -> Result<(), Error> {
+        let (volume, layout) = (&mut *self.volume, &self.layout);
+        self.journal.vouch(volume, layout)?;
+        for (file, tail) in &mut self.open {
+            if let Some(small) = self.state.smalls.get(file) {
+                tail.vouch(volume, |index| place(layout, small, index))?;
+            }
+        }
         Ok(())
     }
 
@@ -460,10 +473,11 @@ impl Catalog {
         }
     }
 
-    /// Gives a small file room, up to so many chunks.
-    fn extend(&mut self, file: u64, needed: usize) -> Result<(), Error> {
+    /// Gives a small file room for so many bytes, and for a block behind them that vouches for the last.
+    fn extend(&mut self, file: u64, size: u64) -> Result<(), Error> {
         let has = self.small(file)?.chunks.len();
-        if needed <= has {
+        let (needed, wanted) = (chunks_of(size).max(has), chunks_of(size + PAYLOAD as u64));
+        if wanted <= has {
             return Ok(());
         }
         // A long file goes on for a while; what it leaves is free when it is closed.
@@ -478,7 +492,10 @@ impl Catalog {
                 (u64::from(self.layout.chunks()) * CHUNK_BLOCKS * BLOCK_BYTES as u64) >> 20
             )));
         }
-        let count = (needed - has + ahead).min(self.free.len());
+        let count = (wanted - has + ahead).min(self.free.len());
+        if count == 0 {
+            return Ok(());
+        }
         let chunks: Vec<u32> = self.free.iter().take(count).copied().collect();
         self.note(Record::Extend { file, chunks: chunks.clone() })?;
         for chunk in &chunks {

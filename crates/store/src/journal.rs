@@ -113,6 +113,11 @@ impl Journal {
     pub fn flushed(&mut self) {
         self.tail.flushed();
     }
+
+    /// Says behind the last block that it was there.
+    pub fn vouch(&mut self, volume: &mut dyn Volume, layout: &Layout) -> Result<(), Error> {
+        self.tail.vouch(volume, |index| layout.journal_block(self.area, index))
+    }
 }
 
 /// With so many bytes an area is so full that only what makes room is still written.
@@ -182,8 +187,10 @@ impl Area {
         if let Some(index) = self.blocks.iter().take(least).position(|seen| !is_there(seen)) {
             return Some(index as u32);
         }
-        // A block is all old or all new: where it goes on, there is what was there before, or a block.
-        let end = (self.stamp() == in_use).then_some(self.end)?;
+        // A block is all old or all new: where it goes on, there is what was there before, or a block. It goes on behind a full
+        // block only.
+        let is_full = self.text.len() == self.end as usize * PAYLOAD;
+        let end = (self.stamp() == in_use && is_full).then_some(self.end)?;
         let next = self.blocks.get(end as usize);
         (layout.is_blank() && next == Some(&Seen::Bent)).then_some(end)
     }

@@ -6,7 +6,8 @@
 //!   a stamp, so that what an earlier writer left beyond the end is never taken for what the later one wrote.
 //! - Only the last block of a file is written again, with more bytes; it is all old or all new.
 //! - A block vouches for those before it that were durable when it was written. So what a power cut lost, which
-//!   nobody vouches for, is told from what was damaged later.
+//!   nobody vouches for, is told from what was damaged later. Behind the last block stands one without payload, which does so
+//!   for that one, until the file goes on.
 
 use crate::api::{BLOCK_BYTES, Error, Volume};
 
@@ -100,6 +101,8 @@ pub struct Tail {
     dirty: bool,
     /// Blocks from the first on that are durable.
     durable: u32,
+    /// For so many of them a block behind them vouches. `None` until this writer has written one.
+    vouched: Option<u32>,
 }
 
 impl Tail {
@@ -107,7 +110,7 @@ impl Tail {
     pub fn new(file: u64, stamp: u64, size: u64, last: Vec<u8>) -> Self {
         assert_eq!(size % PAYLOAD as u64, last.len() as u64, "whole blocks come before");
         let index = (size / PAYLOAD as u64) as u32;
-        Self { file, stamp, index, bytes: last, dirty: false, durable: 0 }
+        Self { file, stamp, index, bytes: last, dirty: false, durable: 0, vouched: None }
     }
 
     /// Bytes in all.
@@ -154,6 +157,7 @@ impl Tail {
             // The first of them may be written again: what is durable of it is shorter than what comes, and no block behind
             // it may vouch for that.
             self.durable = self.durable.min(self.index);
+            self.vouched.get_or_insert(0);
         }
         let mut run: Vec<u8> = Vec::with_capacity(count.min(WRITE_BLOCKS_MAX) * BLOCK_BYTES);
         let mut first = 0;
@@ -184,6 +188,22 @@ impl Tail {
     pub fn flushed(&mut self) {
         let last = u32::from(!self.bytes.is_empty() && !self.dirty);
         self.durable = self.index.saturating_add(last);
+    }
+
+    /// Writes a block that vouches for the last durable one, if none does, and there is room for it.
+    pub fn vouch(
+        &mut self,
+        volume: &mut dyn Volume,
+        place: impl Fn(u32) -> Option<u64>,
+    ) -> Result<(), Error> {
+        let next = self.index.saturating_add(u32::from(!self.bytes.is_empty()));
+        // Before `next` there may be bytes that are in no block yet: nothing is known of that one then.
+        let is_due = self.durable == next && self.vouched.is_some_and(|vouched| vouched < next);
+        let Some(at) = place(next).filter(|_| is_due) else { return Ok(()) };
+        let head = Head { durable: next, ..Head::new(self.file, self.stamp, next) };
+        volume.write(at, &encode(head, &[]))?;
+        self.vouched = Some(next);
+        Ok(())
     }
 }
 

@@ -23,7 +23,6 @@ const UNITS: &[&str] = &[
     "--erase",
     "background",
 ];
-const SMALL: &[&str] = &["--profile", "instant", "--capacity", "256MiB"];
 /// As many values as the program has keys.
 const KEYS: u64 = 400;
 
@@ -33,12 +32,18 @@ pub struct Both {
     small: Option<Server>,
     folders: [Scratch; 2],
     capacity: &'static str,
+    small_capacity: &'static str,
 }
 
 impl Both {
     pub fn start(name: &str, capacity: &'static str) -> Self {
+        Self::start_with(name, capacity, "256MiB")
+    }
+
+    /// The same with so much for the small volume.
+    pub fn start_with(name: &str, capacity: &'static str, small_capacity: &'static str) -> Self {
         let folders = [Scratch::new(&format!("{name}-u")), Scratch::new(&format!("{name}-s"))];
-        let mut both = Self { units: None, small: None, folders, capacity };
+        let mut both = Self { units: None, small: None, folders, capacity, small_capacity };
         both.start_again();
         both
     }
@@ -48,7 +53,8 @@ impl Both {
         let [units, small] = &self.folders;
         let args = [UNITS, &["--capacity", self.capacity]].concat();
         self.units.get_or_insert_with(|| Server::start(units, &args));
-        self.small.get_or_insert_with(|| Server::start(small, SMALL));
+        let args = ["--profile", "instant", "--capacity", self.small_capacity];
+        self.small.get_or_insert_with(|| Server::start(small, &args));
     }
 
     /// Kills one of them.

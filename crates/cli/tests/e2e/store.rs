@@ -425,6 +425,34 @@ fn a_scrub_finds_a_damaged_value_and_says_where() {
     assert!(sound.count() >= 38);
 }
 
+#[test]
+fn puts_wait_for_room_on_a_small_volume_that_is_smaller_than_what_is_in_memory() {
+    let both = Both::start_with("storetight", "512MiB", "16MiB");
+    let served = Served::start(&both, "st", &["--slices", "4"]);
+    let value = |thread: u64, number: u64| pattern(thread * 1000 + number, 120_000);
+    let key = |thread: u64, number: u64| format!("{thread}-{number:04}").into_bytes();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let store = served.client();
+            scope.spawn(move || {
+                for number in 0..200 {
+                    let told = store.put(&key(thread, number), &value(thread, number));
+                    told.unwrap_or_else(|told| panic!("{thread}-{number}: {told}"));
+                }
+            });
+        }
+    });
+    let status = served.client().status().expect("a status");
+    assert!(status["not_ready"].is_null(), "{status}");
+    served.stop();
+    let served = Served::start(&both, "st", &[]);
+    for number in (0..200).step_by(7) {
+        let found = served.client().get(&key(3, number)).expect("a get");
+        assert!(found == Some(value(3, number)), "{number}");
+    }
+    served.stop();
+}
+
 /// Bytes of an SST for each of a raw block's.
 fn blocks_of_an_sst(store: &Store) -> f64 {
     let status = store.status().expect("a status");

@@ -183,26 +183,100 @@ fn of_an_older_small_volume_nothing_is_sure_and_what_may_be_older_is_had_by_who_
     served.stop();
 }
 
+/// Overwrites the block of the small volume in which `needle` is found first.
+fn damage_log(both: &Both, needle: &[u8]) {
+    let socket = Path::new(&both.places()[1]).join("nbd.sock");
+    let mut volume = Client::connect(&socket, "default").expect("it answers");
+    for at in (0..256).map(|mib: u64| mib << 20) {
+        let Ok(bytes) = volume.try_read(at, 1 << 20) else { break };
+        let found = bytes.windows(needle.len()).position(|part| part == needle);
+        if let Some(found) = found {
+            volume.write(at + found as u64 / 4096 * 4096, &[0x5a; 4096]);
+            volume.flush();
+            return;
+        }
+    }
+    panic!("no put was found on the volume");
+}
+
+#[test]
+fn a_put_that_was_answered_last_before_a_kill_and_is_damaged_is_told_and_not_gone() {
+    let both = Both::start("storelast", "256MiB");
+    let served = Served::start(&both, "st", &["--slices", "1"]);
+    let store = served.client();
+    for n in 0..20 {
+        let what_is_put: &[u8] = if n == 19 { NEEDLE } else { b"what was put before" };
+        store.put(&key(n), what_is_put).expect("a put");
+    }
+    // Killed.
+    drop(served);
+    damage_log(&both, NEEDLE);
+    for args in [&[][..], &["--damaged"]] {
+        let told = start(&both, args).map(drop).unwrap_err();
+        assert!(told.contains(".log") && told.contains("--damaged"), "{told}");
+    }
+    start(&both, &["--damaged=older"]).expect("what is left").stop();
+}
+
+#[test]
+fn a_dump_of_what_is_left_goes_on_behind_each_damaged_part_of_an_sst() {
+    let both = Both::start("storetorn", "256MiB");
+    let ids = filled(&both);
+    let mut lost = Vec::new();
+    for &id in &ids {
+        let mut bytes = bytes_of(&both, id);
+        // In the first SST of a compaction some keys, in others one.
+        let wanted = if lost.is_empty() { 3 } else { 1 };
+        let is_in = |n: &u64| lies_at(&bytes, &value(*n, 1)).is_some();
+        let there: Vec<u64> = (0..KEYS).filter(is_in).collect();
+        for &n in there.iter().skip(5).step_by(11).take(wanted) {
+            let at = lies_at(&bytes, &value(n, 1)).expect("it is there");
+            bytes[at + 20_000] ^= 0x10;
+            lost.push(n);
+        }
+        replace(&both, id, &bytes);
+    }
+    assert!(lost.len() > 3, "{lost:?}");
+    let served = start(&both, &[]).expect("what is damaged within is met later");
+    assert_eq!(served.weir(&["dump"]).status.code(), Some(2), "not half a dump without a word");
+    served.stop();
+    let served = start(&both, &["--damaged"]).expect("what is left");
+    let store = served.client();
+    let mut found = Vec::new();
+    let mut from = Some(Vec::new());
+    while let Some(first) = from {
+        let (pairs, next) =
+            store.scan(&Range { from: Some(&first), ..Range::default() }).expect("what is left");
+        for (name, bytes) in pairs {
+            let n = (0..KEYS).find(|&n| key(n) == name).expect("a key that was put");
+            assert!(Some(bytes) == last(n), "{n}");
+            found.push(n);
+        }
+        from = next;
+    }
+    assert!(found.is_sorted());
+    let missing = (0..KEYS).filter(|n| last(*n).is_some() && !found.contains(n)).count();
+    // With each the one behind it, and it is read by its name.
+    assert!((lost.len() / 2..=2 * lost.len()).contains(&missing), "{missing} {lost:?}");
+    let refused = (0..KEYS).filter(|n| store.get(&key(*n)).is_err()).count();
+    assert!((1..=lost.len()).contains(&refused), "{refused} {lost:?}");
+    let dump = served.weir(&["dump"]);
+    assert_eq!(dump.status.code(), Some(1), "{}", said(&dump));
+    assert!(said(&dump).contains("MISSING: slice"), "{}", said(&dump));
+    served.stop();
+}
+
+/// Where these bytes begin in others.
+fn lies_at(all: &[u8], bytes: &[u8]) -> Option<usize> {
+    all.windows(32).position(|part| part == &bytes[..32])
+}
+
 #[test]
 fn of_a_damaged_log_the_rest_is_read_by_who_takes_what_may_be_older() {
     let both = Both::start("storelog", "256MiB");
     filled(&both);
-    let socket = Path::new(&both.places()[1]).join("nbd.sock");
-    let mut volume = Client::connect(&socket, "default").expect("it answers");
-    let mut damaged = 0;
     // Where the first of the last puts lies.
-    for at in (0..256).map(|mib: u64| mib << 20) {
-        let Ok(bytes) = volume.try_read(at, 1 << 20) else { break };
-        let found = bytes.windows(NEEDLE.len()).position(|part| part == NEEDLE);
-        if let Some(found) = found {
-            volume.write(at + found as u64 / 4096 * 4096, &[0x5a; 4096]);
-            volume.flush();
-            damaged += 1;
-            break;
-        }
-    }
-    assert_eq!(damaged, 1, "no put was found on the volume");
-    drop(volume);
+    damage_log(&both, NEEDLE);
     for args in [&[][..], &["--damaged"]] {
         let told = start(&both, args).map(drop).unwrap_err();
         assert!(told.contains(".log") && told.contains("--damaged"), "{told}");

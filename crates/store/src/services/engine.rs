@@ -98,6 +98,11 @@ pub trait Engine: Send + Sync {
     }
     /// Makes all changes, or none. With `durable` they are durable when this returns, and so is whatever was written before.
     fn write(&self, changes: &[&Change], durable: bool) -> Result<(), Refused>;
+    /// Fails with the reason while no write is taken, as after one that found no room. With `go_on` it finds out whether there is
+    /// some again, which may take a while.
+    fn takes_writes(&self, _go_on: bool) -> Result<(), Refused> {
+        Ok(())
+    }
     /// The value of a key.
     fn get(&self, slice: u32, key: &[u8]) -> Result<Option<Vec<u8>>, Refused>;
     /// The same as far as it is in memory; `None` if units would have to be asked.
@@ -115,10 +120,6 @@ pub trait Engine: Send + Sync {
     /// What the engine, or the store below it (`weir.`), has counted under a name since it was opened.
     fn count(&self, _name: &str) -> u64 {
         0
-    }
-    /// Bytes that logs may still take, where they have a volume of their own.
-    fn small_bytes_free(&self) -> Option<u64> {
-        None
     }
     /// Every SST, and every log that could not be read whole.
     fn tables(&self) -> Vec<Table>;

@@ -11,7 +11,7 @@ use std::ptr;
 use std::time::Duration;
 
 /// As in weir_engine.h.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 const NOT_IN_MEMORY: c_int = 100;
 /// Codes of weir_store.h.
 const NOT_FOUND: c_int = 1;
@@ -66,6 +66,7 @@ struct Functions {
     block_bytes: unsafe extern "C" fn(*const Handle) -> u64,
     add_slice: unsafe extern "C" fn(*mut Handle, Reason) -> c_int,
     write: unsafe extern "C" fn(*mut Handle, *const u8, usize, c_int, Reason) -> c_int,
+    takes_writes: unsafe extern "C" fn(*mut Handle, c_int, Reason) -> c_int,
     get: unsafe extern "C" fn(
         *mut Handle,
         u32,
@@ -151,6 +152,7 @@ impl Functions {
                 block_bytes: function(find(c"weir_engine_block_bytes")?),
                 add_slice: function(find(c"weir_engine_add_slice")?),
                 write: function(find(c"weir_engine_write")?),
+                takes_writes: function(find(c"weir_engine_takes_writes")?),
                 get: function(find(c"weir_engine_get")?),
                 scan: function(find(c"weir_engine_scan")?),
                 property: function(find(c"weir_engine_property")?),
@@ -404,6 +406,14 @@ impl Engine for Loaded {
         self.functions.told(code, reason)
     }
 
+    fn takes_writes(&self, go_on: bool) -> Result<(), Refused> {
+        let mut reason = ptr::null_mut();
+        // SAFETY: it is open.
+        let code =
+            unsafe { (self.functions.takes_writes)(self.handle, go_on.into(), &raw mut reason) };
+        self.functions.told(code, reason)
+    }
+
     fn get(&self, slice: u32, key: &[u8]) -> Result<Option<Vec<u8>>, Refused> {
         let (code, value, reason) = self.find((slice, key), false);
         match code {
@@ -455,10 +465,6 @@ impl Engine for Loaded {
         let Ok(name) = c_text(name) else { return 0 };
         // SAFETY: the name is there during the call.
         unsafe { (self.functions.count)(self.handle, name.as_ptr()) }
-    }
-
-    fn small_bytes_free(&self) -> Option<u64> {
-        Some(self.count("weir.small_bytes_free"))
     }
 
     fn tables(&self) -> Vec<Table> {

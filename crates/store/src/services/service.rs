@@ -3,7 +3,6 @@
 use super::commit::{Answer, Committer, Counts};
 use super::engine::{Change, Engine, OWN};
 use super::files::Taken;
-use super::values::VALUE_BYTES_MAX;
 use super::{Loaded, Refused};
 use crate::remote::Room;
 use serde::{Deserialize, Serialize};
@@ -26,8 +25,6 @@ const COMPACTION_SSTS: u64 = 10;
 /// No more of the units is kept for them than the part of this number.
 const KEPT_PART: u64 = 4;
 const ROOM_UNKNOWN: u64 = u64::MAX;
-/// With less left for its logs a put may find no room.
-const SMALL_LEFT_BYTES: u64 = VALUE_BYTES_MAX as u64;
 
 /// What the store says of itself.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
@@ -53,7 +50,6 @@ pub struct Service {
     /// What the units said last of their room, or why they did not.
     units: Mutex<Result<Room, String>>,
     /// Bytes that logs may still take.
-    small_bytes: AtomicU64,
     look: OnceLock<Look>,
     cleared: u64,
 }
@@ -165,7 +161,6 @@ impl Service {
             kept_blocks: AtomicU64::new(0),
             taken_bytes: AtomicU64::new(0),
             units: Mutex::new(Ok(Room::default())),
-            small_bytes: AtomicU64::new(ROOM_UNKNOWN),
             look: OnceLock::new(),
             cleared: 0,
         };
@@ -279,13 +274,15 @@ impl Service {
         self.look.set(look).ok();
     }
 
-    /// Asks the units for their room, and the small volume for its.
+    /// Asks the units for their room, and the small volume for its, and the engine to go on if it found none before.
     pub fn look(&self) {
         if let Some(look) = self.look.get() {
             self.set_room(look());
         }
-        let small = self.engine.small_bytes_free().unwrap_or(ROOM_UNKNOWN);
-        self.small_bytes.store(small, Ordering::Relaxed);
+        if self.units().is_ok() {
+            // Why it does not is told by `ready`.
+            self.engine.takes_writes(true).ok();
+        }
     }
 
     /// Tells what room the units have, or why they do not say.
@@ -349,13 +346,7 @@ impl Service {
         if let Err(why) = &*self.units() {
             return Err(Refused::Unready(unanswered(why)));
         }
-        let small = self.small_bytes.load(Ordering::Relaxed);
-        if small < SMALL_LEFT_BYTES {
-            return Err(Refused::Full(format!(
-                "the small volume of the store is full: {small} bytes are left for its logs, which are deleted when what is in \
-                 memory lies on the units (`weir store compact`)"
-            )));
-        }
+        self.engine.takes_writes(false)?;
         self.has_room_after(self.taken_bytes.load(Ordering::Relaxed))
     }
 

@@ -41,6 +41,8 @@ using weir::Damages;
 const char* const kPath = "/store";
 const char* const kSlice = "slice-";
 
+// As many blocks are put at a time (crates/store/src/remote.rs).
+constexpr uint64_t kJobs = 28;
 // Most that a compaction takes at a time, in SSTs: so much room there has to be for what it writes.
 constexpr uint64_t kCompactionFiles = 8;
 // How long the units may take to answer a read of an SST while a damaged store is opened.
@@ -49,8 +51,11 @@ constexpr std::chrono::minutes kOpenTime{2};
 constexpr size_t kReadAheadBytes = 2 << 20;
 // After a write that found no room, and one that found none again.
 constexpr std::chrono::seconds kResumeAgain{1};
-// Bytes of the small volume that no batch takes: manifests and the heads of logs do.
+// With less of the small volume left behind a batch, what is in memory is flushed first, and with half of it the batch is refused:
+// the next opening needs some for a manifest.
 constexpr uint64_t kSmallLeftBytes = 1 << 20;
+// With less left one batch is written at a time, so that each knows what is left.
+constexpr uint64_t kSmallLittleBytes = 32 << 20;
 // How long a batch waits for logs to be gone whose content lies on the units.
 constexpr std::chrono::seconds kLogsGone{2};
 
@@ -76,7 +81,8 @@ ColumnFamilyOptions SliceOptions(uint64_t block_bytes, uint32_t sst_blocks,
                                  const std::shared_ptr<rocksdb::Cache>& cache) {
   ColumnFamilyOptions options;
   options.write_buffer_size = block_bytes / 8 * 7;
-  options.max_write_buffer_number = 3;
+  // RocksDB stops all puts when one slice has no memory left; a flush takes as long as a raw block.
+  options.max_write_buffer_number = 6;
   const uint64_t file_bytes = sst_blocks * block_bytes;
   options.target_file_size_base = file_bytes - block_bytes / 8;
   options.max_bytes_for_level_base = 8 * file_bytes;
@@ -104,7 +110,7 @@ rocksdb::DBOptions DatabaseOptions(rocksdb::Env* env, uint64_t small_bytes, uint
   // A flush ends when its table lies on its unit, as most of a compaction's do: the more of them there are, the more units
   // write. Their threads wait nearly all the time. RocksDB alone would let a quarter of the jobs be flushes.
   options.max_background_flushes = options.max_background_compactions =
-      static_cast<int>(std::clamp<uint64_t>(units / 2, 2, 16));
+      static_cast<int>(std::clamp<uint64_t>(units, 2, kJobs));
   // Parts of one compaction would each end with an SST that is not full; slices are compacted side by side.
   options.max_subcompactions = 1;
   options.compaction_readahead_size = kReadAheadBytes;
@@ -429,21 +435,41 @@ struct weir_engine {
   }
 
   // RocksDB begins to flush when its logs are as long as they may be, and takes writes meanwhile: a small volume is full before
-  // the logs are gone. A batch for which there is no room left waits for that.
-  void MakeRoomFor(uint64_t bytes) {
-    const auto has_room = [&] { return weir_store_free_small_bytes(store) >= bytes + kSmallLeftBytes; };
-    if (has_room()) return;
-    const std::lock_guard<std::mutex> one_at_a_time(making_room);
-    // It is not what is in memory that fills it.
-    if (has_room() || MemoryBytes() < kSmallLeftBytes) return;
+  // the logs are gone, and a log that is cut off there stops the database. A batch for which there is no room left waits for that,
+  // and is not begun if there is none then.
+  Status MakeRoomFor(uint64_t bytes) {
+    const auto left = [&] { return weir_store_free_small_bytes(store); };
+    if (left() >= bytes + kSmallLeftBytes) return Status::OK();
+    // Else it is not what is in memory that fills it. Why there is none is told by what is left.
+    if (MemoryBytes() >= kSmallLeftBytes) Flush().PermitUncheckedError();
+    if (left() >= bytes + kSmallLeftBytes / 2) return Status::OK();
+    return Status::NoSpace("the small volume of the store is full: a write of " + std::to_string(bytes) + " bytes needs room for its log, and " +
+                           std::to_string(left()) + " are left: make the store on a larger volume, or write less at a time");
+  }
+
+  // What is in memory lies on the units when this returns, and its logs are gone.
+  Status Flush() {
     std::vector<ColumnFamilyHandle*> all = slices;
     all.push_back(own);
-    // Why there is none is told by the write.
-    db->Flush(rocksdb::FlushOptions(), all).PermitUncheckedError();
+    const uint64_t before = weir_store_free_small_bytes(store);
+    const Status status = db->Flush(rocksdb::FlushOptions(), all);
     const auto end = std::chrono::steady_clock::now() + kLogsGone;
-    while (!has_room() && std::chrono::steady_clock::now() < end) {
+    while (status.ok() && weir_store_free_small_bytes(store) <= before && std::chrono::steady_clock::now() < end) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
+    return status;
+  }
+
+  Status Write(rocksdb::WriteBatch* batch, bool durable) {
+    rocksdb::WriteOptions options;
+    options.sync = durable;
+    const uint64_t bytes = batch->GetDataSize();
+    std::unique_lock<std::mutex> one_at_a_time(making_room, std::defer_lock);
+    if (weir_store_free_small_bytes(store) < bytes + kSmallLittleBytes) one_at_a_time.lock();
+    Status status = MakeRoomFor(bytes);
+    if (status.ok()) status = db->Write(options, batch);
+    if (status.IsNoSpace() && errors->Why().IsNoSpace() && Resumes()) status = db->Write(options, batch);
+    return status;
   }
 };
 
@@ -517,12 +543,7 @@ int weir_engine_write(weir_engine* engine, const uint8_t* bytes, size_t count, i
     if (!added.ok()) return Told(added, reason);
   }
   if (!changes.empty()) return Told(Status::InvalidArgument("a batch that is cut off"), reason);
-  rocksdb::WriteOptions options;
-  options.sync = durable != 0;
-  engine->MakeRoomFor(batch.GetDataSize());
-  Status status = engine->db->Write(options, &batch);
-  if (status.IsNoSpace() && engine->Resumes()) status = engine->db->Write(options, &batch);
-  return Told(status, reason);
+  return Told(engine->Write(&batch, durable != 0), reason);
 }
 
 int weir_engine_takes_writes(weir_engine* engine, int go_on, char** reason) {

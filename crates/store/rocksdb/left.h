@@ -166,11 +166,11 @@ struct Torn {
   std::string name, why, next;
 };
 
-// Places at which something that can be read is searched for between two damaged parts of an SST.
-constexpr size_t kSearched = 64;
+// Places at which something that can be read is searched for between two keys, time and again while there is.
+constexpr uint64_t kPlaces = 64;
 
-// Some key in the middle of two, by the first bytes in which they differ.
-inline std::string Between(const std::string& low, const std::string& high) {
+// Some key between two, so many of kPlaces behind the first by the first bytes in which they differ.
+inline std::string Between(const std::string& low, const std::string& high, uint64_t place) {
   size_t same = 0;
   while (same < std::min(low.size(), high.size()) && low[same] == high[same]) same++;
   constexpr size_t kBytes = 7;
@@ -179,9 +179,10 @@ inline std::string Between(const std::string& low, const std::string& high) {
     for (size_t at = same; at < same + kBytes; at++) value = value << 8 | (at < key.size() ? uint8_t(key[at]) : 0);
     return value;
   };
-  const uint64_t middle = (number(low) + number(high)) / 2;
+  const uint64_t from = number(low);
+  const uint64_t wanted = from + (number(high) - from) * place / kPlaces;
   std::string key = low.substr(0, same);
-  for (size_t left = kBytes; left > 0; left--) key.push_back(static_cast<char>(middle >> (8 * (left - 1))));
+  for (size_t left = kBytes; left > 0; left--) key.push_back(static_cast<char>(wanted >> (8 * (left - 1))));
   return key;
 }
 
@@ -211,12 +212,10 @@ inline Torn TornPart(const rocksdb::LiveFileMetaData& file, const rocksdb::Optio
   };
   goes_on_before(file.largestkey);
   // There may be another such part, and what lies between can be read: its keys are not known, so they are searched for.
-  std::string low = at;
-  for (size_t count = 0; count < kSearched; count++) {
-    const std::string middle = Between(low, torn.next);
-    if (middle <= low || middle >= torn.next) break;
+  for (uint64_t place = 1; place < kPlaces; place++) {
+    const std::string middle = Between(at, torn.next, place);
     patience->Renew();
-    if (!goes_on_before(middle)) low = middle;
+    if (middle > at && middle < torn.next && goes_on_before(middle)) place = 0;
   }
   return torn;
 }

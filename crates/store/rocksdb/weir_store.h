@@ -56,8 +56,8 @@ int weir_store_delete_folder(const weir_store* store, const char* path);
 int weir_store_rename(const weir_store* store, const char* from, const char* to);
 int weir_store_delete(const weir_store* store, const char* path);
 int weir_store_truncate(const weir_store* store, const char* path, uint64_t size);
-// Every change of names is durable when this returns, and so are the tables of this folder that were synced or closed: it fails
-// if one of those did, until that is deleted or written anew.
+// Every change of names is durable when this returns, and so are the tables of this folder that this thread, or one that has ended,
+// synced or closed. It fails if one did, whosever it was, until that is deleted or written anew.
 int weir_store_sync(const weir_store* store, const char* folder);
 // The same for names alone: it waits for no table.
 int weir_store_sync_names(const weir_store* store);

@@ -3,13 +3,28 @@
 //!
 //! Invariants:
 //! - whoever wants what is at a path waits for what is on its way there; that it is there, and how long, is told at once;
-//! - who waits for a folder waits for what is on its way then, and not for what others send on its way meanwhile;
+//! - who waits for a folder waits for what is on its way then, and not for what others send on its way meanwhile; of that, if it likes,
+//!   only for what its own thread sent or one that has ended, whose work somebody goes on with;
 //! - a table that failed is told to everyone who asks for it, or for all, until its path is given up or written anew.
 
 use crate::api::Error;
 use crate::path;
 use std::collections::BTreeMap;
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+
+thread_local! {
+    /// As long as its thread.
+    static THREAD: Arc<()> = Arc::new(());
+}
+
+/// Whose tables are waited for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Whose {
+    /// Everybody's.
+    All,
+    /// Those of this thread, and of threads that have ended.
+    Own,
+}
 
 /// See the head of this file.
 #[derive(Debug, Default)]
@@ -27,11 +42,13 @@ struct Tables {
 
 #[derive(Debug)]
 enum State {
-    /// It was the how manieth to set out, has so many bytes, and set out with so many blocks.
+    /// It was the how manieth to set out, has so many bytes, set out with so many blocks, and a thread sent it that may have
+    /// ended.
     OnItsWay {
         number: u64,
         bytes: u64,
         blocks: usize,
+        by: Weak<()>,
     },
     Failed(Error),
 }
@@ -48,9 +65,18 @@ impl State {
         matches!(self, Self::OnItsWay { .. })
     }
 
-    fn is_on_its_way_before(&self, end: u64) -> bool {
-        matches!(self, Self::OnItsWay { number, .. } if *number < end)
+    fn is_on_its_way_before(&self, end: u64, whose: Whose) -> bool {
+        match self {
+            Self::OnItsWay { number, by, .. } => {
+                *number < end && (whose == Whose::All || is_own(by))
+            }
+            Self::Failed(_) => false,
+        }
     }
+}
+
+fn is_own(by: &Weak<()>) -> bool {
+    by.upgrade().is_none_or(|by| THREAD.with(|own| Arc::ptr_eq(own, &by)))
 }
 
 /// A table that is on its way, and has failed unless it is told how it ended.
@@ -96,7 +122,8 @@ impl Late {
         }
         let number = tables.set_out;
         tables.set_out += 1;
-        tables.states.insert(path.into(), State::OnItsWay { number, bytes, blocks });
+        let by = THREAD.with(Arc::downgrade);
+        tables.states.insert(path.into(), State::OnItsWay { number, bytes, blocks, by });
     }
 
     /// Of one that has set out: held until it has arrived.
@@ -115,18 +142,19 @@ impl Late {
         }
     }
 
-    /// Waits for all that are on their way now to a folder and its folders. `Err` if one failed.
-    pub fn wait_below(&self, folder: &str) -> Result<(), Error> {
-        self.failed(folder).into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
+    /// Waits for those that are on their way now to a folder and its folders. `Err` if one failed, whoever sent it.
+    pub fn wait_below(&self, folder: &str, whose: Whose) -> Result<(), Error> {
+        self.failed(folder, whose).into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
     }
 
     /// Waits in the same way; those that failed.
-    pub fn failed(&self, folder: &str) -> Vec<(String, Error)> {
+    pub fn failed(&self, folder: &str, whose: Whose) -> Vec<(String, Error)> {
         let within = |path: &str| path::is_below(path, folder);
         let tables = self.lock();
         let end = tables.set_out;
-        let is_there =
-            |(path, state): (&String, &State)| state.is_on_its_way_before(end) && within(path);
+        let is_there = |(path, state): (&String, &State)| {
+            state.is_on_its_way_before(end, whose) && within(path)
+        };
         let tables = self.waited(tables, |tables| tables.states.iter().any(is_there));
         let failed = tables.states.iter().filter_map(|(path, state)| match state {
             State::Failed(error) if within(path) => Some((path.clone(), error.clone())),

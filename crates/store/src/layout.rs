@@ -105,6 +105,14 @@ impl Layout {
         Ok(block.iter().all(|&byte| byte == 0))
     }
 
+    /// Whether a store was here whose label is gone: who opened it last is still told.
+    pub fn was_one(volume: &mut dyn Volume) -> Result<bool, Error> {
+        let mut block = [0; BLOCK_BYTES];
+        volume.read(OWNER_BLOCK, &mut block)?;
+        let owner: Option<Owner> = opened(OWNER, &block);
+        Ok(owner.is_some() && Self::is_none(volume)?)
+    }
+
     /// The key of the store on the volume, if there is one.
     pub fn key_of(volume: &mut dyn Volume) -> Result<Option<u64>, Error> {
         let mut block = [0; BLOCK_BYTES];

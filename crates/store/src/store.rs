@@ -8,7 +8,7 @@
 
 use crate::api::{Error, Piece, RawBlocks, Volume};
 use crate::catalog::{Catalog, Found};
-use crate::late::Late;
+use crate::late::{Late, Whose};
 use crate::layout::Layout;
 use crate::path;
 use crate::record::{Entry, Table};
@@ -230,7 +230,7 @@ impl Store {
     /// Removes an empty folder.
     pub fn delete_folder(&self, path: &str) -> Result<(), Error> {
         let path = path::clean(path)?;
-        let failed = self.late.failed(&path);
+        let failed = self.late.failed(&path, Whose::All);
         self.catalog().delete_folder(&path)?;
         failed.iter().for_each(|(path, _)| self.late.forget(path));
         Ok(())
@@ -241,7 +241,7 @@ impl Store {
         let (from, to) = (path::clean(from)?, path::clean(to)?);
         let folder = self.find(&from)?.entry == Entry::Folder;
         if folder {
-            self.late.wait_below(&from)?;
+            self.late.wait_below(&from, Whose::All)?;
         }
         // What failed there is replaced.
         self.late.wait(&to).ok();
@@ -280,12 +280,16 @@ impl Store {
     /// Every change of names so far is durable when this returns, and every table whose writing has ended is there. `Err` if one
     /// is not, until it is deleted or written anew.
     pub fn sync(&self) -> Result<(), Error> {
-        self.sync_folder("/")
+        self.sync_after(self.late.wait_below("/", Whose::All))
     }
 
-    /// The same for the tables of a folder, and of its folders.
+    /// The same for the tables of a folder, and of its folders, that this thread wrote, or one that has ended. Whoever names a table
+    /// wrote it, joined who did, or was told that it was synced; it does not wait for those of other jobs.
     pub fn sync_folder(&self, folder: &str) -> Result<(), Error> {
-        let arrived = self.late.wait_below(&path::clean(folder)?);
+        self.sync_after(self.late.wait_below(&path::clean(folder)?, Whose::Own))
+    }
+
+    fn sync_after(&self, arrived: Result<(), Error>) -> Result<(), Error> {
         self.sync_names()?;
         arrived
     }
@@ -570,8 +574,13 @@ impl Reader {
 }
 
 /// Fails if a store would be made on an empty volume while the units hold something: who lost the volume of a store
-/// would get an empty one, and put new things there.
+/// would get an empty one, and put new things there. Likewise if the store on it lost its label.
 fn is_no_mistake(volume: &mut dyn Volume, listed: &[u128]) -> Result<(), Error> {
+    if Layout::was_one(volume)? {
+        let what = "the first block of the small volume is blank, and a store was there: restore that block from a copy; \
+                    or, if a new, empty store is meant, say so: --new";
+        return Err(Error::Usage(what.into()));
+    }
     if listed.is_empty() || !Layout::is_none(volume)? {
         return Ok(());
     }

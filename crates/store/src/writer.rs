@@ -1,6 +1,7 @@
 //! Files that are being written.
 
 use crate::api::Error;
+use crate::late::Whose;
 use crate::record::{Entry, Table};
 use crate::store::{Store, now};
 use std::collections::VecDeque;
@@ -19,7 +20,7 @@ pub enum Writer {
         store: Arc<Store>,
         /// Its number.
         file: u64,
-        /// The folder whose tables it names: they are there before it says so.
+        /// The folder whose tables it names: those of whoever appends are there before it says so.
         tables_of: Option<String>,
     },
 }
@@ -38,7 +39,7 @@ impl Writer {
             }
             Self::Small { store, file, tables_of } => {
                 if let Some(folder) = tables_of {
-                    store.late.wait_below(folder)?;
+                    store.late.wait_below(folder, Whose::Own)?;
                 }
                 store.catalog().append(*file, bytes)
             }

@@ -453,6 +453,42 @@ fn puts_wait_for_room_on_a_small_volume_that_is_smaller_than_what_is_in_memory()
     served.stop();
 }
 
+#[test]
+fn a_batch_that_the_small_volume_has_never_room_for_is_refused_alone_and_the_store_goes_on() {
+    let both = Both::start_with("storesmall", "512MiB", "8MiB");
+    let served = Served::start(&both, "st", &["--slices", "1"]);
+    let value = |number: u64| pattern(number, 900_000);
+    let key = |number: u64| format!("{number:04}").into_bytes();
+    let large: Vec<_> = (0..9).map(|n| (key(n), value(n))).collect();
+    let changes = large.iter().map(|(key, value)| (&key[..], Some(&value[..])));
+    match served.client().write(changes) {
+        Err(Error::Refused { code: 507, message }) => {
+            assert!(message.contains("small volume"), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
+    std::thread::scope(|scope| {
+        for thread in 1..=4 {
+            let store = served.client();
+            scope.spawn(move || {
+                for n in (0..30).map(|n| thread * 100 + n) {
+                    store.put(&key(n), &value(n)).unwrap_or_else(|told| panic!("{n}: {told}"));
+                }
+            });
+        }
+    });
+    let status = served.client().status().expect("a status");
+    assert!(status["not_ready"].is_null(), "{status}");
+    // Killed.
+    drop(served);
+    let served = Served::start(&both, "st", &[]);
+    for n in [100, 229, 429] {
+        assert!(served.client().get(&key(n)).expect("a get") == Some(value(n)), "{n}");
+    }
+    assert_eq!(served.client().get(&key(3)).expect("a get"), None);
+    served.stop();
+}
+
 /// Bytes of an SST for each of a raw block's.
 fn blocks_of_an_sst(store: &Store) -> f64 {
     let status = store.status().expect("a status");

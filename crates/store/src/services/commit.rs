@@ -154,24 +154,32 @@ impl Drop for Committer {
 
 fn run(engine: &dyn Engine, shared: &Shared) {
     while let Some(batch) = shared.next() {
-        let changes: Vec<&Change> = batch.iter().flat_map(|waiting| &waiting.changes).collect();
         // Others queue while it is written: they are the next batch.
-        let stopped = shared.queue().stopped.clone();
-        let result = match stopped {
-            Some(why) => Err(why),
-            None => engine.write(&changes, true),
-        };
-        match &result {
-            Ok(()) => {
-                let mut queue = shared.queue();
-                queue.counts.commits += batch.len() as u64;
-                queue.counts.batches += 1;
-            }
-            Err(why) => shared.failed(why),
+        write(engine, shared, batch);
+    }
+}
+
+fn write(engine: &dyn Engine, shared: &Shared, batch: Vec<Waiting>) {
+    let changes: Vec<&Change> = batch.iter().flat_map(|waiting| &waiting.changes).collect();
+    let stopped = shared.queue().stopped.clone();
+    let result = match stopped {
+        Some(why) => Err(why),
+        None => engine.write(&changes, true),
+    };
+    match &result {
+        Ok(()) => {
+            let mut queue = shared.queue();
+            queue.counts.commits += batch.len() as u64;
+            queue.counts.batches += 1;
         }
-        for waiting in batch {
-            (waiting.answer)(result.clone());
+        Err(Refused::Full(_)) if batch.len() > 1 => {
+            // There may be room for one after the other.
+            return batch.into_iter().for_each(|one| write(engine, shared, vec![one]));
         }
+        Err(why) => shared.failed(why),
+    }
+    for waiting in batch {
+        (waiting.answer)(result.clone());
     }
 }
 

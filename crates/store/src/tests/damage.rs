@@ -1,9 +1,9 @@
 //! The small volume damaged behind the store's back: it is told, and nothing is lost for it.
 
-use super::{BLOCKS, World, bytes, contents, open, reason, write};
+use super::{BLOCKS, World, bytes, contents, open, opened, reason, write};
 use crate::layout::JOURNAL;
 use crate::tail::{PAYLOAD, decode};
-use crate::{BLOCK_BYTES, Error};
+use crate::{BLOCK_BYTES, Error, Opening};
 
 /// The blocks of the journal's areas in a volume of [`BLOCKS`].
 const AREAS: std::ops::Range<u64> = 2..2 + 2 * 64;
@@ -92,6 +92,20 @@ fn a_store_is_made_anew_where_the_label_of_an_old_one_was_blanked() {
     let store = open(&world, 6).unwrap();
     assert!(contents(&store, &names[0]) == b"new");
     assert_eq!(store.children("/").unwrap().len(), 1);
+}
+
+#[test]
+fn a_store_without_tables_that_lost_its_label_is_not_taken_for_none() {
+    let world = World::new(1, BLOCKS);
+    let store = open(&world, 1).unwrap();
+    let mut writer = store.writer("/1.log", false).unwrap();
+    writer.append(b"some").and_then(|()| writer.close()).unwrap();
+    drop((writer, store));
+    world.restart();
+    world.put(0, [0; BLOCK_BYTES]);
+    let told = reason(opened(&world, 2, Opening::default()).map(drop));
+    assert!(told.contains("--new"), "{told}");
+    assert!(open(&world, 3).unwrap().children("/").unwrap().is_empty());
 }
 
 #[test]

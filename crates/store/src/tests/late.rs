@@ -3,7 +3,7 @@
 use super::{BLOCKS, World, bytes, contents, open, reason, write};
 use crate::store::Seen;
 use crate::{Error, Store, Writer};
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
@@ -28,11 +28,44 @@ fn closed(store: &Arc<Store>, path: &str) -> Result<(), Error> {
     writer.close()
 }
 
+/// The same by a thread that has ended.
+fn closed_elsewhere(store: &Arc<Store>, path: &'static str) {
+    let store = Arc::clone(store);
+    thread::spawn(move || closed(&store, path).unwrap()).join().unwrap();
+}
+
+#[test]
+fn who_syncs_a_folder_does_not_wait_for_what_another_thread_is_at() {
+    let (world, store) = late_store();
+    world.lock().puts_held = Some(0);
+    let (closes, ends) = (Barrier::new(2), Barrier::new(2));
+    thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            closed(&store, "/db/1.sst").unwrap();
+            closes.wait();
+            ends.wait();
+        });
+        closes.wait();
+        let mut manifest = store.writer("/db/MANIFEST-1", false).unwrap();
+        store.sync_folder("/db").unwrap();
+        manifest.append(b"another table").unwrap();
+        assert!(store.late.bytes("/db/1.sst").is_some(), "it is still on its way");
+        ends.wait();
+        other.join().unwrap();
+        // Whoever joined it goes on with its work.
+        let waiting = scope.spawn(|| store.sync_folder("/db").unwrap());
+        thread::sleep(Duration::from_millis(50));
+        assert!(!waiting.is_finished());
+        world.lock().puts_held = None;
+    });
+    assert!(contents(&store, "/db/1.sst") == bytes(LONG));
+}
+
 #[test]
 fn a_table_that_is_on_its_way_is_waited_for_by_all_who_need_it_and_by_nobody_else() {
     let (world, store) = late_store();
     world.lock().puts_held = Some(0);
-    closed(&store, "/db/1.sst").unwrap();
+    closed_elsewhere(&store, "/db/1.sst");
     let seen = store.look("/db/1.sst").unwrap();
     assert_eq!((seen.folder, seen.size), (false, LONG));
     // As files of other file systems have names while they are written.
@@ -65,7 +98,7 @@ fn a_table_that_is_on_its_way_is_waited_for_by_all_who_need_it_and_by_nobody_els
 fn is_answered_before_what_set_out_later(pause: Duration) -> bool {
     let (world, store) = late_store();
     world.lock().puts_held = Some(0);
-    closed(&store, "/db/1.sst").unwrap();
+    closed_elsewhere(&store, "/db/1.sst");
     while world.lock().puts_waited < 3 {
         thread::yield_now();
     }

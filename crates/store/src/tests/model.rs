@@ -1,6 +1,7 @@
 //! What a store must hold, told from what was asked of it alone: a model that keeps every state since the last sync.
 
 use super::world::{Mishap, RAW_BYTES, Random, World};
+use crate::late::Whose;
 use crate::{Entry, Error, Opening, Store, Writer};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -97,7 +98,7 @@ impl Run {
     pub fn die(&mut self) {
         self.open.clear();
         if let Some(store) = self.store.take() {
-            store.late.failed("/");
+            store.late.failed("/", Whose::All);
         }
     }
 

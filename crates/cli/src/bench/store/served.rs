@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 
 /// Who puts, side by side.
 const WRITERS: u64 = 16;
+/// What the store began is on the flash at the latest then, and by then if so many looks, a second apart, see the same.
+const SETTLES: Duration = Duration::from_secs(90);
+const SAME_TIMES: u32 = 3;
 /// Values that a scan asks for at a time.
 const SCAN_VALUES: usize = 16;
 /// How long a request is tried again that was told to.
@@ -285,9 +288,17 @@ impl Served {
         Ok(if blocks == 0 { 0.0 } else { bytes / (f64::from(blocks) * block) })
     }
 
-    /// Written to the flash for what the store wrote, since the server began.
+    /// Written to the flash for what the store wrote, since the server began, once nothing more is on its way to it: a block
+    /// counts for the store when it is sent.
     pub fn waf(&self) -> Result<Option<f64>, String> {
-        Ok(self.units_told("/status")?["waf"].as_f64())
+        let (begun, mut last, mut same) = (Instant::now(), None, 0);
+        while same < SAME_TIMES && begun.elapsed() < SETTLES {
+            std::thread::sleep(Duration::from_secs(1));
+            let waf = self.units_told("/status")?["waf"].as_f64();
+            same = if waf == last { same + 1 } else { 0 };
+            last = waf;
+        }
+        Ok(last)
     }
 }
 

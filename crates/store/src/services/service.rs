@@ -274,7 +274,7 @@ impl Service {
         self.look.set(look).ok();
     }
 
-    /// Asks the units for their room, and the small volume for its, and the engine to go on if it found none before.
+    /// Asks the units for their room, and the engine to go on if it found none before.
     pub fn look(&self) {
         if let Some(look) = self.look.get() {
             self.set_room(look());

@@ -15,16 +15,13 @@ use std::time::{Duration, Instant};
 
 /// Who puts, side by side.
 const WRITERS: u64 = 16;
-/// What the store began is on the flash at the latest then, and by then if so many looks, a second apart, see the same.
-const SETTLES: Duration = Duration::from_secs(90);
-const SAME_TIMES: u32 = 3;
 /// Values that a scan asks for at a time.
 const SCAN_VALUES: usize = 16;
 /// How long a request is tried again that was told to.
 const AGAIN_MAX: Duration = Duration::from_secs(300);
 const AGAIN_EVERY: Duration = Duration::from_millis(50);
-/// If no raw block was erased in this time, all are that will be.
-const ERASED_AFTER: Duration = Duration::from_secs(2);
+/// What has not changed in this time does not any more.
+const SETTLED_AFTER: Duration = Duration::from_secs(3);
 
 /// What SSTs lie on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -135,16 +132,7 @@ impl Served {
     /// Writes all of it anew, and waits until what that freed is erased.
     pub fn compact(&self) -> Result<(), String> {
         again(|| self.client().compact())?;
-        let begun = Instant::now();
-        let mut before = self.weights()?;
-        loop {
-            std::thread::sleep(ERASED_AFTER);
-            let now = self.weights()?;
-            if now == before || begun.elapsed() > AGAIN_MAX {
-                return Ok(());
-            }
-            before = now;
-        }
+        settled(|| self.weights()).map(drop)
     }
 
     /// What this took, in the flash's time.
@@ -291,14 +279,20 @@ impl Served {
     /// Written to the flash for what the store wrote, since the server began, once nothing more is on its way to it: a block
     /// counts for the store when it is sent.
     pub fn waf(&self) -> Result<Option<f64>, String> {
-        let (begun, mut last, mut same) = (Instant::now(), None, 0);
-        while same < SAME_TIMES && begun.elapsed() < SETTLES {
-            std::thread::sleep(Duration::from_secs(1));
-            let waf = self.units_told("/status")?["waf"].as_f64();
-            same = if waf == last { same + 1 } else { 0 };
-            last = waf;
+        settled(|| Ok(self.units_told("/status")?["waf"].as_f64()))
+    }
+}
+
+/// What this tells when it tells the same for a while.
+fn settled<T: PartialEq>(told: impl Fn() -> Result<T, String>) -> Result<T, String> {
+    let (begun, mut before) = (Instant::now(), told()?);
+    loop {
+        std::thread::sleep(SETTLED_AFTER);
+        let now = told()?;
+        if now == before || begun.elapsed() > AGAIN_MAX {
+            return Ok(now);
         }
-        Ok(last)
+        before = now;
     }
 }
 

@@ -67,8 +67,9 @@ fn last(n: u64) -> Option<Vec<u8>> {
     }
 }
 
-/// How many keys are refused as damaged; every answer is what was written last, of a range too.
-fn refused(store: &Store) -> u64 {
+/// The keys of all ranges, in their order; each has what was written last.
+fn ranged(store: &Store) -> Vec<u64> {
+    let mut numbers = Vec::new();
     let mut from = Some(Vec::new());
     while let Some(first) = from {
         let range = Range { from: Some(&first), ..Range::default() };
@@ -76,9 +77,16 @@ fn refused(store: &Store) -> u64 {
         for (found, bytes) in pairs {
             let number = (0..KEYS).find(|&n| key(n) == found).expect("a key that was put");
             assert!(Some(bytes) == last(number), "{number} in a range");
+            numbers.push(number);
         }
         from = next;
     }
+    numbers
+}
+
+/// How many keys are refused as damaged; every answer is what was written last, of a range too.
+fn refused(store: &Store) -> u64 {
+    ranged(store);
     let mut refused = 0;
     for n in 0..KEYS {
         match store.get(&key(n)) {
@@ -242,18 +250,7 @@ fn a_dump_of_what_is_left_goes_on_behind_each_damaged_part_of_an_sst() {
     served.stop();
     let served = start(&both, &["--damaged"]).expect("what is left");
     let store = served.client();
-    let mut found = Vec::new();
-    let mut from = Some(Vec::new());
-    while let Some(first) = from {
-        let (pairs, next) =
-            store.scan(&Range { from: Some(&first), ..Range::default() }).expect("what is left");
-        for (name, bytes) in pairs {
-            let n = (0..KEYS).find(|&n| key(n) == name).expect("a key that was put");
-            assert!(Some(bytes) == last(n), "{n}");
-            found.push(n);
-        }
-        from = next;
-    }
+    let found = ranged(&store);
     assert!(found.is_sorted());
     let missing = (0..KEYS).filter(|n| last(*n).is_some() && !found.contains(n)).count();
     // With each the one behind it, and it is read by its name.

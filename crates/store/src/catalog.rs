@@ -521,26 +521,8 @@ fn place(layout: &Layout, small: &Small, index: u32) -> Option<u64> {
 
 /// Finds how far the files are written that somebody wrote when the store was left.
 fn find_ends(volume: &mut dyn Volume, layout: &Layout, state: &mut State) -> Result<(), Error> {
-    let mut block = [0; BLOCK_BYTES];
     for (&file, small) in state.smalls.iter_mut().filter(|(_, small)| !small.sealed) {
-        let mut index = (small.floor / PAYLOAD as u64) as u32;
-        while let Some(at) = place(layout, small, index) {
-            volume.read(at, &mut block)?;
-            let Some((head, payload)) = tail::decode(&block) else { break };
-            if !head.is(file, small.stamp, index) {
-                break;
-            }
-            let end = u64::from(index) * PAYLOAD as u64 + payload.len() as u64;
-            small.floor = small.floor.max(end);
-            index += 1;
-            if payload.len() < PAYLOAD {
-                break;
-            }
-        }
-        if let Some(end) = vouched_end(volume, layout, (file, small), index)? {
-            // Whoever reads it meets what is missing.
-            small.floor = end;
-        }
+        small.floor = find_end(volume, layout, (file, small))?;
         small.sealed = true;
         let needed = chunks_of(small.floor).min(small.chunks.len());
         small.chunks.truncate(needed);
@@ -548,26 +530,32 @@ fn find_ends(volume: &mut dyn Volume, layout: &Layout, state: &mut State) -> Res
     Ok(())
 }
 
-/// Where a file ends whose block `missing` is not there, if one behind it vouches for that one.
-fn vouched_end(
+/// Where a file ends. If a block vouches for more than is there, it is where its last block ends: whoever reads the file meets
+/// what is missing, or is an older copy.
+fn find_end(
     volume: &mut dyn Volume,
     layout: &Layout,
     (file, small): (u64, &Small),
-    missing: u32,
-) -> Result<Option<u64>, Error> {
-    let (mut end, mut block) = (None, [0; BLOCK_BYTES]);
-    let mut index = missing;
+) -> Result<u64, Error> {
+    let mut block = [0; BLOCK_BYTES];
+    let (mut there, mut goes_on) = (small.floor, true);
+    let (mut vouched, mut last) = (0, 0);
+    let mut index = (small.floor / PAYLOAD as u64) as u32;
     while let Some(at) = place(layout, small, index) {
         volume.read(at, &mut block)?;
-        if let Some((head, payload)) = tail::decode(&block)
-            && head.is(file, small.stamp, index)
-            && head.durable > missing
-        {
-            end = Some(u64::from(index) * PAYLOAD as u64 + payload.len() as u64);
+        let ours = tail::decode(&block).filter(|(head, _)| head.is(file, small.stamp, index));
+        goes_on &= ours.is_some();
+        if let Some((head, payload)) = ours {
+            let end = tail::start(index) + payload.len() as u64;
+            there = if goes_on { there.max(end) } else { there };
+            // One without payload is no block of the file.
+            last = last.max(if payload.is_empty() { head.durable } else { end });
+            vouched = vouched.max(head.durable);
+            goes_on &= payload.len() == PAYLOAD;
         }
         index += 1;
     }
-    Ok(end)
+    Ok(if vouched > there { last.max(vouched) } else { there })
 }
 
 /// Reads from `at` on, at most to the end of its chunk; how many bytes that were.

@@ -139,8 +139,8 @@ pub fn full(layout: &Layout) -> Error {
 enum Seen {
     /// It was never written, or is another's.
     Blank,
-    /// A block of the journal with this stamp, which vouches for so many before it.
-    Ours { stamp: u64, durable: u32 },
+    /// A block of the journal with this stamp, which vouches for so many bytes before it.
+    Ours { stamp: u64, durable: u64 },
     /// No block that this store ever wrote.
     Bent,
 }
@@ -150,8 +150,6 @@ struct Area {
     blocks: Vec<Seen>,
     /// That of the blocks that follow on each other from the first on.
     text: Vec<u8>,
-    /// How many these are.
-    end: u32,
 }
 
 impl Area {
@@ -163,7 +161,7 @@ impl Area {
         }
     }
 
-    fn ours(&self) -> impl Iterator<Item = (u64, u32)> {
+    fn ours(&self) -> impl Iterator<Item = (u64, u64)> {
         self.blocks.iter().filter_map(|seen| match *seen {
             Seen::Ours { stamp, durable } => Some((stamp, durable)),
             _ => None,
@@ -174,30 +172,30 @@ impl Area {
         self.ours().map(|(stamp, _)| stamp).max().unwrap_or(0)
     }
 
-    /// The newest stamp that a block vouches for anything of, and for how many blocks.
-    fn vouched(&self) -> Option<(u64, u32)> {
+    /// The newest stamp that a block vouches for anything of, and for how many bytes.
+    fn vouched(&self) -> Option<(u64, u64)> {
         self.ours().filter(|&(_, durable)| durable > 0).max()
     }
 
-    /// The first block that should be there if the area is in use with this stamp.
+    /// The first block that should be there if the area is in use with this stamp, and is not, or is an older copy.
     fn missing(&self, in_use: u64, layout: &Layout) -> Option<u32> {
+        let is_in_use = self.stamp() == in_use;
+        let there = if is_in_use { self.text.len() as u64 } else { 0 };
+        let end = (there / PAYLOAD as u64) as u32;
         let vouched = self.vouched().filter(|&(stamp, _)| stamp == in_use);
-        let least = vouched.map_or(0, |(_, durable)| durable as usize);
-        let is_there = |seen: &Seen| matches!(seen, Seen::Ours { stamp, .. } if *stamp == in_use);
-        if let Some(index) = self.blocks.iter().take(least).position(|seen| !is_there(seen)) {
-            return Some(index as u32);
+        if vouched.is_some_and(|(_, durable)| durable > there) {
+            return Some(end);
         }
         // A block is all old or all new: where it goes on, there is what was there before, or a block. It goes on behind a full
         // block only.
-        let is_full = self.text.len() == self.end as usize * PAYLOAD;
-        let end = (self.stamp() == in_use && is_full).then_some(self.end)?;
+        let is_full = is_in_use && tail::start(end) == there;
         let next = self.blocks.get(end as usize);
-        (layout.is_blank() && next == Some(&Seen::Bent)).then_some(end)
+        (layout.is_blank() && is_full && next == Some(&Seen::Bent)).then_some(end)
     }
 }
 
 fn read_area(volume: &mut dyn Volume, layout: &Layout, number: u64) -> Result<Area, Error> {
-    let mut area = Area { blocks: Vec::new(), text: Vec::new(), end: 0 };
+    let mut area = Area { blocks: Vec::new(), text: Vec::new() };
     let mut bytes = vec![0; READ_BLOCKS as usize * BLOCK_BYTES];
     let mut goes_on = true;
     while let Some(at) = layout.journal_block(number, area.blocks.len() as u32) {
@@ -220,7 +218,6 @@ fn read_area(volume: &mut dyn Volume, layout: &Layout, number: u64) -> Result<Ar
             goes_on &= follows;
             if let (true, Some((_, payload))) = (goes_on, decoded) {
                 area.text.extend_from_slice(payload);
-                area.end = index + 1;
                 goes_on = payload.len() == PAYLOAD;
             }
         }

@@ -5,9 +5,9 @@
 //! - A block names its file, its index in that and the *stamp* of its writer. No two openings for writing share
 //!   a stamp, so that what an earlier writer left beyond the end is never taken for what the later one wrote.
 //! - Only the last block of a file is written again, with more bytes; it is all old or all new.
-//! - A block vouches for those before it that were durable when it was written. So what a power cut lost, which
-//!   nobody vouches for, is told from what was damaged later. Behind the last block stands one without payload, which does so
-//!   for that one, until the file goes on.
+//! - A block vouches for the bytes before it that were durable when it was written. So what a power cut lost, which
+//!   nobody vouches for, is told from what was damaged later, or is an older copy. Behind the last block stands one without
+//!   payload, which does so for what is durable of that one; where the file goes on, the block in its place says the same.
 
 use crate::api::{BLOCK_BYTES, Error, Volume};
 
@@ -15,12 +15,15 @@ use crate::api::{BLOCK_BYTES, Error, Volume};
 pub const PAYLOAD: usize = BLOCK_BYTES - HEAD;
 
 const HEAD: usize = 32;
-/// Bits of the payload's length; those above tell how many blocks lie between the last durable one and this.
+/// Bits of the payload's length; those above tell what was durable.
 const LENGTH_BITS: u32 = 12;
+/// Of those above: the rest of them are the bytes of the block before that were durable, and all before that one was. Without
+/// this bit they are one more than the blocks between this one and those that were; 0 for nothing.
+const PART: u32 = 1 << 19;
 const MAGIC: u32 = 0x4b4c_4257;
 /// Blocks in one write, at most.
 const WRITE_BLOCKS_MAX: usize = 64;
-const _: () = assert!(PAYLOAD < 1 << LENGTH_BITS);
+const _: () = assert!(PAYLOAD < 1 << LENGTH_BITS && PART << LENGTH_BITS == 1 << 31);
 
 /// What a block says of itself.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -31,8 +34,8 @@ pub struct Head {
     pub stamp: u64,
     /// The how manyeth block of the file.
     pub index: u32,
-    /// So many blocks from the first on were durable when it was written; 0 if it does not say.
-    pub durable: u32,
+    /// So many bytes of the file from the first on were durable when it was written, at least; 0 if it does not say.
+    pub durable: u64,
 }
 
 impl Head {
@@ -46,16 +49,42 @@ impl Head {
         (self.file, self.stamp, self.index) == (file, stamp, index)
     }
 
-    /// What stands above the length: 0 for nothing, else one more than the blocks between.
+    /// What stands above the length.
     fn vouched(&self) -> u32 {
-        let between = self.index.saturating_sub(self.durable);
-        if self.durable == 0 || between + 1 >= 1 << (32 - LENGTH_BITS) { 0 } else { between + 1 }
+        let before = start(self.index.saturating_sub(1));
+        if self.durable > before {
+            return PART | (self.durable - before) as u32;
+        }
+        let blocks = (self.durable / PAYLOAD as u64) as u32;
+        let between = self.index - blocks;
+        if blocks == 0 || between + 1 >= PART { 0 } else { between + 1 }
+    }
+}
+
+/// Where the payload of a block begins in its file.
+pub fn start(index: u32) -> u64 {
+    u64::from(index) * PAYLOAD as u64
+}
+
+/// What a block at `index` says is durable by what stands above its length.
+fn durable(index: u32, vouched: u32, is_empty: bool) -> u64 {
+    let before = start(index.saturating_sub(1));
+    let part = u64::from(vouched & !PART);
+    if vouched & PART != 0 {
+        return if part <= PAYLOAD as u64 { before + part } else { 0 };
+    }
+    match vouched {
+        0 => 0,
+        // Builds before this one wrote no more behind the last block than that it was there.
+        _ if is_empty => before + 1,
+        _ => start(index.saturating_sub(vouched - 1)),
     }
 }
 
 /// A block of `payload`.
 pub fn encode(head: Head, payload: &[u8]) -> [u8; BLOCK_BYTES] {
     assert!(payload.len() <= PAYLOAD, "a block takes one payload");
+    assert!(head.durable <= start(head.index), "it vouches for what is before it");
     let mut block = [0; BLOCK_BYTES];
     block[..4].copy_from_slice(&MAGIC.to_le_bytes());
     let length = payload.len() as u32 | head.vouched() << LENGTH_BITS;
@@ -80,7 +109,7 @@ pub fn decode(block: &[u8]) -> Option<(Head, &[u8])> {
         return None;
     }
     let index = word(24);
-    let durable = if vouched == 0 { 0 } else { index.saturating_sub(vouched - 1) };
+    let durable = durable(index, vouched, payload.is_empty());
     Some((Head { file: long(8), stamp: long(16), index, durable }, payload))
 }
 
@@ -97,12 +126,12 @@ pub struct Tail {
     index: u32,
     /// What is in no whole block yet.
     bytes: Vec<u8>,
-    /// The last block lacks some of them.
-    dirty: bool,
-    /// Blocks from the first on that are durable.
-    durable: u32,
-    /// For so many of them a block behind them vouches. `None` until this writer has written one.
-    vouched: Option<u32>,
+    /// Bytes in all that are in blocks.
+    written: u64,
+    /// Bytes in all that are durable, as far as this writer knows.
+    durable: u64,
+    /// Bytes in all for which a block behind them vouches; those that were there before this writer need none.
+    vouched: u64,
 }
 
 impl Tail {
@@ -110,12 +139,12 @@ impl Tail {
     pub fn new(file: u64, stamp: u64, size: u64, last: Vec<u8>) -> Self {
         assert_eq!(size % PAYLOAD as u64, last.len() as u64, "whole blocks come before");
         let index = (size / PAYLOAD as u64) as u32;
-        Self { file, stamp, index, bytes: last, dirty: false, durable: 0, vouched: None }
+        Self { file, stamp, index, bytes: last, written: size, durable: 0, vouched: size }
     }
 
     /// Bytes in all.
     pub fn size(&self) -> u64 {
-        u64::from(self.index) * PAYLOAD as u64 + self.bytes.len() as u64
+        start(self.index) + self.bytes.len() as u64
     }
 
     /// Blocks that these take, with `more` bytes.
@@ -126,7 +155,6 @@ impl Tail {
     /// Takes bytes, and writes nothing.
     pub fn append(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
-        self.dirty |= !bytes.is_empty();
     }
 
     /// Whole blocks are waiting.
@@ -152,13 +180,8 @@ impl Tail {
         place: impl Fn(u32) -> Option<u64>,
     ) -> Result<(), Error> {
         let whole = self.bytes.len() / PAYLOAD;
-        let count = if all && self.dirty { self.bytes.len().div_ceil(PAYLOAD) } else { whole };
-        if count > 0 {
-            // The first of them may be written again: what is durable of it is shorter than what comes, and no block behind
-            // it may vouch for that.
-            self.durable = self.durable.min(self.index);
-            self.vouched.get_or_insert(0);
-        }
+        let rest = all && self.written < self.size();
+        let count = if rest { self.bytes.len().div_ceil(PAYLOAD) } else { whole };
         let mut run: Vec<u8> = Vec::with_capacity(count.min(WRITE_BLOCKS_MAX) * BLOCK_BYTES);
         let mut first = 0;
         for (payload, index) in self.bytes.chunks(PAYLOAD).take(count).zip(self.index..) {
@@ -171,7 +194,9 @@ impl Tail {
             if run.is_empty() {
                 first = at;
             }
-            let durable = self.durable.min(index);
+            // Of the first of them, which may be written again, some was durable: the one behind it takes the place of the
+            // block that said so, and says the same.
+            let durable = self.durable.min(start(index));
             let head = Head { durable, ..Head::new(self.file, self.stamp, index) };
             run.extend_from_slice(&encode(head, payload));
         }
@@ -180,35 +205,47 @@ impl Tail {
         }
         self.bytes.drain(..whole * PAYLOAD);
         self.index += whole as u32;
-        self.dirty &= !all && !self.bytes.is_empty();
+        self.written = if all { self.size() } else { self.written.max(start(self.index)) };
         Ok(())
     }
 
     /// All that was written is durable.
     pub fn flushed(&mut self) {
-        let last = u32::from(!self.bytes.is_empty() && !self.dirty);
-        self.durable = self.index.saturating_add(last);
+        self.durable = self.written;
     }
 
-    /// Writes a block that vouches for the last durable one, if none does, and there is room for it.
+    /// Writes a block that vouches for what is durable of the last one, if none does, and there is room for it.
     pub fn vouch(
         &mut self,
         volume: &mut dyn Volume,
         place: impl Fn(u32) -> Option<u64>,
     ) -> Result<(), Error> {
-        let next = self.index.saturating_add(u32::from(!self.bytes.is_empty()));
-        // Before `next` there may be bytes that are in no block yet: nothing is known of that one then.
-        let is_due = self.durable == next && self.vouched.is_some_and(|vouched| vouched < next);
+        let next = self.written.div_ceil(PAYLOAD as u64) as u32;
+        let is_due = self.durable == self.written && self.vouched < self.written;
         let Some(at) = place(next).filter(|_| is_due) else { return Ok(()) };
-        let head = Head { durable: next, ..Head::new(self.file, self.stamp, next) };
+        let head = Head { durable: self.durable, ..Head::new(self.file, self.stamp, next) };
         volume.write(at, &encode(head, &[]))?;
-        self.vouched = Some(next);
+        self.vouched = self.durable;
         Ok(())
     }
 }
 
 fn beyond(file: u64, index: u32) -> Error {
     Error::Damaged(format!("file {file:x}: block {index} has no place on the volume"))
+}
+
+/// A block as builds before this one wrote it, which counted no bytes of the last block.
+#[cfg(test)]
+pub fn as_builds_before_wrote(block: &[u8; BLOCK_BYTES]) -> Option<[u8; BLOCK_BYTES]> {
+    let (head, payload) = decode(block)?;
+    let blocks = (head.durable / PAYLOAD as u64) as u32;
+    let told = if payload.is_empty() { 1 } else { head.index - blocks + 1 };
+    let told = if head.durable == 0 { 0 } else { told };
+    let mut block = *block;
+    block[4..8].copy_from_slice(&(payload.len() as u32 | told << LENGTH_BITS).to_le_bytes());
+    let sum = checksum(&block, payload.len());
+    block[28..32].copy_from_slice(&sum.to_le_bytes());
+    Some(block)
 }
 
 #[cfg(test)]
@@ -234,18 +271,29 @@ mod tests {
 
     #[test]
     fn a_block_vouches_for_what_was_durable_before_it_or_for_nothing() {
+        let whole = PAYLOAD as u64;
         for (index, durable, told) in [
+            (0, 0, 0),
+            (1, 1, 1),
             (3, 0, 0),
-            (3, 1, 1),
-            (3, 3, 3),
-            (1 << 19, 1, 1),
-            (1 << 21, 1, 0),
-            (u32::MAX, u32::MAX, u32::MAX),
+            (3, 9, 0),
+            (3, whole, whole),
+            (3, whole + 9, whole),
+            (3, 2 * whole, 2 * whole),
+            (3, 2 * whole + 9, 2 * whole + 9),
+            (3, 3 * whole, 3 * whole),
+            (PART - 1, whole, whole),
+            (PART, whole, 0),
+            (u32::MAX, start(u32::MAX), start(u32::MAX)),
         ] {
             let head = Head { durable, ..Head::new(1 << 32, 5, index) };
-            let full = [7; PAYLOAD];
-            let block = encode(head, &full);
-            assert_eq!(decode(&block), Some((Head { durable: told, ..head }, &full[..])));
+            let block = encode(head, &[7; PAYLOAD]);
+            let told = Head { durable: told, ..head };
+            assert_eq!(decode(&block), Some((told, &[7; PAYLOAD][..])));
+        }
+        for durable in [2 * whole + 1, 2 * whole + 9, 3 * whole] {
+            let head = Head { durable, ..Head::new(1 << 32, 5, 3) };
+            assert_eq!(decode(&encode(head, &[])), Some((head, &[][..])), "behind the last one");
         }
         let mut tail = Tail::new(1 << 32, 5, 0, Vec::new());
         tail.append(&[1; PAYLOAD]);
@@ -254,7 +302,23 @@ mod tests {
     }
 
     #[test]
-    fn nobody_vouches_for_a_block_that_is_being_written_again() {
+    fn a_block_that_says_only_that_the_last_one_was_there_vouches_for_some_of_it() {
+        let whole = PAYLOAD as u64;
+        let of = |index, durable| Head { durable, ..Head::new(1 << 32, 5, index) };
+        for (head, payload, told) in [
+            (of(3, 2 * whole + 9), &b""[..], 2 * whole + 1),
+            (of(3, 3 * whole), b"", 2 * whole + 1),
+            (of(3, 3 * whole), b"some", 3 * whole),
+            (of(3, 2 * whole + 9), b"some", 2 * whole),
+            (of(9, 2 * whole), b"some", 2 * whole),
+        ] {
+            let block = as_builds_before_wrote(&encode(head, payload)).unwrap();
+            assert_eq!(decode(&block), Some((Head { durable: told, ..head }, payload)));
+        }
+    }
+
+    #[test]
+    fn nobody_vouches_for_more_of_a_block_that_is_written_again_than_was_durable() {
         struct Last(Vec<u8>);
         impl Volume for Last {
             fn blocks(&self) -> u64 {
@@ -276,11 +340,14 @@ mod tests {
         tail.append(&[1; PAYLOAD + 9]);
         tail.write(&mut volume, true, |index| Some(index.into())).unwrap();
         tail.flushed();
-        assert_eq!(tail.durable, 2);
-        tail.append(&[1; PAYLOAD]);
+        assert_eq!(tail.durable, PAYLOAD as u64 + 9);
+        tail.append(&[1; 2 * PAYLOAD]);
         tail.write(&mut volume, true, |index| Some(index.into())).unwrap();
         let blocks = volume.0.chunks(BLOCK_BYTES).map(|block| decode(block).unwrap().0);
         let told: Vec<_> = blocks.map(|head| (head.index, head.durable)).collect();
-        assert_eq!(told, [(1, 1), (2, 1)], "of block 1 only what it was before is durable");
+        let whole = PAYLOAD as u64;
+        // The last one has no room for how much that was.
+        let right = [(1, whole), (2, whole + 9), (3, whole)];
+        assert_eq!(told, right, "of block 1 only what it was before is durable");
     }
 }

@@ -18,6 +18,7 @@ fn made() -> (World, Vec<String>) {
         write(&store, &name, name.as_bytes()).unwrap();
         names.push(name);
     }
+    world.settle();
     (world, names)
 }
 

@@ -3,6 +3,7 @@
 mod damage;
 mod late;
 mod model;
+mod older;
 mod world;
 
 use crate::path;
@@ -143,6 +144,7 @@ fn an_older_copy_of_the_small_volume_is_refused_while_the_units_hold_newer_block
             store.delete(&format!("/{}.sst", file - 1)).unwrap();
             store.erase().unwrap();
         }
+        world.settle();
         copies.push(world.volume());
     }
     drop(store);
@@ -408,6 +410,7 @@ fn what_is_no_store_or_not_this_one_is_refused_and_left_alone() {
     let store = open(&world, 1).unwrap();
     write(&store, "/1.sst", b"some").unwrap();
     drop(store);
+    world.settle();
     // The journal is gone, and with it what the block on the units is for.
     let area = BLOCKS / 64;
     for block in 2..2 + 2 * area.max(64) {
@@ -423,6 +426,7 @@ fn a_block_that_changed_on_the_volume_is_told_and_never_read() {
     let store = open(&world, 1).unwrap();
     write(&store, "/1.log", &bytes(20_000)).unwrap();
     store.sync().unwrap();
+    world.settle();
     let chunks = 2 + 2 * 64;
     world.bend(chunks + 1, 99);
     let reader = store.reader("/1.log").unwrap();

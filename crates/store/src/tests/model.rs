@@ -332,6 +332,24 @@ impl Run {
         self.check_blocks(&store, context);
     }
 
+    /// A store of which a block is an older copy of itself says so, or holds one of the states that it may hold; whether it
+    /// said so.
+    pub fn is_told_or_right(&self, world: &World, context: &str) -> bool {
+        let (volume, blocks) = (Box::new(world.clone()), Box::new(world.clone()));
+        let store = match Store::open(volume, blocks, 9, Opening::default()) {
+            Ok((store, _)) => store,
+            Err(Error::Damaged(_)) => return true,
+            Err(error) => panic!("{context}: {error}"),
+        };
+        let found = walk(&store, "/");
+        let same = |names: &Names| self.same(&store, names, &found, Mishap::Older);
+        let why: Vec<_> = self.model.names.iter().rev().map(same).collect();
+        assert!(why.iter().any(Result::is_ok), "{context}: {found:?} is none of {why:#?}");
+        found.iter().any(|path| {
+            store.find(path).unwrap().entry != Entry::Folder && read_all(&store, path).is_err()
+        })
+    }
+
     /// Nothing is on the units but what files have.
     fn check_blocks(&self, store: &Arc<Store>, context: &str) {
         store.settle(&mut store.catalog());
@@ -344,6 +362,18 @@ impl Run {
             })
             .sum();
         assert_eq!(self.world.lock().raw.len(), blocks, "{context}: blocks that no file has");
+    }
+
+    /// A small file has what it must.
+    fn has(&self, store: &Arc<Store>, path: &str, small: &Small, mishap: Mishap) -> bool {
+        let bytes = match read_all(store, path) {
+            Ok(bytes) => bytes,
+            Err(Error::Damaged(_)) if mishap == Mishap::Older => return true,
+            Err(error) => panic!("{path}: {error}"),
+        };
+        let is_lost = matches!(mishap, Mishap::Cut | Mishap::Older);
+        let least = if is_lost { small.synced } else { small.pushed };
+        bytes.len() >= least && small.bytes.starts_with(&bytes)
     }
 
     /// `Err` says what is not as `names` would have it.
@@ -363,10 +393,7 @@ impl Run {
                 (Node::Folder, Entry::Folder) => true,
                 (Node::Table(bytes), Entry::Table(_)) => contents(store, path) == **bytes,
                 (Node::Small(number), Entry::Small(_)) => {
-                    let small = &self.model.smalls[*number];
-                    let bytes = contents(store, path);
-                    let least = if mishap == Mishap::Cut { small.synced } else { small.pushed };
-                    bytes.len() >= least && small.bytes.starts_with(&bytes)
+                    self.has(store, path, &self.model.smalls[*number], mishap)
                 }
                 _ => false,
             };
@@ -375,7 +402,7 @@ impl Run {
                     Node::Small(number) => {
                         let small = &self.model.smalls[*number];
                         let (all, synced) = (small.bytes.len(), small.synced);
-                        let there = contents(store, path);
+                        let there = read_all(store, path).unwrap_or_default();
                         let same =
                             there.iter().zip(&small.bytes).take_while(|(a, b)| a == b).count();
                         let pushed = small.pushed;
@@ -395,6 +422,18 @@ impl Run {
             }
         }
         Ok(())
+    }
+}
+
+/// All bytes of a file, read in odd pieces.
+pub fn read_all(store: &Arc<Store>, path: &str) -> Result<Vec<u8>, Error> {
+    let reader = store.reader(path)?;
+    let (mut all, mut piece) = (Vec::new(), vec![0; 10_001]);
+    loop {
+        match reader.read(all.len() as u64, &mut piece)? {
+            0 => return Ok(all),
+            count => all.extend(&piece[..count]),
+        }
     }
 }
 
@@ -433,14 +472,7 @@ fn walk(store: &Store, folder: &str) -> Vec<String> {
     all
 }
 
-/// All bytes of a file, read in odd pieces.
+/// Likewise, of a file that can be read.
 pub fn contents(store: &Arc<Store>, path: &str) -> Vec<u8> {
-    let reader = store.reader(path).unwrap();
-    let (mut all, mut piece) = (Vec::new(), vec![0; 10_001]);
-    loop {
-        match reader.read(all.len() as u64, &mut piece).unwrap_or_else(|e| panic!("{path}: {e}")) {
-            0 => return all,
-            count => all.extend(&piece[..count]),
-        }
-    }
+    read_all(store, path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }

@@ -32,6 +32,8 @@ pub enum Mishap {
     Kill,
     /// This step alone fails, whether it happened or not.
     Fail,
+    /// None of these, but a block is an older copy of itself afterwards, which may be told.
+    Older,
 }
 
 #[derive(Clone)]
@@ -39,6 +41,8 @@ pub struct Inner {
     durable: BTreeMap<u64, Block>,
     /// Every version since the last flush.
     cached: BTreeMap<u64, Vec<Block>>,
+    /// Every version that was ever written, once somebody asked for them.
+    written: Option<BTreeMap<u64, Vec<Block>>>,
     pub raw: BTreeMap<u128, Vec<u8>>,
     pub raw_blocks_max: usize,
     pub puts_at_once: usize,
@@ -63,6 +67,7 @@ impl World {
         Self(Arc::new(Mutex::new(Inner {
             durable: BTreeMap::new(),
             cached: BTreeMap::new(),
+            written: None,
             raw: BTreeMap::new(),
             raw_blocks_max: usize::MAX,
             puts_at_once: 1,
@@ -119,9 +124,25 @@ impl World {
         (world.down, world.mishap) = (false, None);
     }
 
-    /// Another world, as this one is now.
+    /// What is in the volume's cache becomes durable.
+    pub fn settle(&self) {
+        self.lock().settle();
+    }
+
+    /// Keeps every version of each block from now on.
+    pub fn keep_versions(&self) {
+        self.lock().written = Some(BTreeMap::new());
+    }
+
+    /// All versions of each block that were written since, the last one too.
+    pub fn versions(&self) -> BTreeMap<u64, Vec<Block>> {
+        self.lock().written.clone().unwrap()
+    }
+
+    /// Another world, as this one is now, which keeps no versions.
     pub fn copy(&self) -> Self {
-        Self(Arc::new(Mutex::new(self.lock().clone())))
+        let world = Inner { written: None, ..self.lock().clone() };
+        Self(Arc::new(Mutex::new(world)))
     }
 
     /// What a block of the volume holds, if it was ever written.
@@ -149,6 +170,12 @@ fn down() -> Error {
 }
 
 impl Inner {
+    fn settle(&mut self) {
+        for (block, versions) in std::mem::take(&mut self.cached) {
+            self.durable.insert(block, *versions.last().unwrap());
+        }
+    }
+
     /// Whether the step happens, and whether it then says so.
     fn step(&mut self) -> (bool, bool) {
         if self.down {
@@ -190,7 +217,11 @@ impl Volume for World {
             assert!(at < world.volume_blocks, "beyond the volume");
             // What is cut off happens in part.
             if told || happens && world.random.draw(2) == 0 {
-                world.cached.entry(at).or_default().push(bytes.try_into().unwrap());
+                let bytes: Block = bytes.try_into().unwrap();
+                world.cached.entry(at).or_default().push(bytes);
+                if let Some(written) = &mut world.written {
+                    written.entry(at).or_default().push(bytes);
+                }
             }
         }
         if told { Ok(()) } else { Err(down()) }
@@ -200,9 +231,7 @@ impl Volume for World {
         let world = &mut *self.lock();
         let (happens, told) = world.step();
         if happens {
-            for (block, versions) in std::mem::take(&mut world.cached) {
-                world.durable.insert(block, *versions.last().unwrap());
-            }
+            world.settle();
         }
         if told { Ok(()) } else { Err(down()) }
     }

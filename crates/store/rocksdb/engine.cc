@@ -77,7 +77,7 @@ int Told(const Status& status, char** reason) {
 
 // An SST of a full memtable fits in a raw block, and one of a compaction in `sst_blocks`: RocksDB ends a file behind the value
 // that reaches the size, and a value may be half a megabyte.
-ColumnFamilyOptions SliceOptions(uint64_t block_bytes, uint32_t sst_blocks,
+ColumnFamilyOptions SliceOptions(uint64_t block_bytes, uint32_t sst_blocks, bool reads_left,
                                  const std::shared_ptr<rocksdb::Cache>& cache) {
   ColumnFamilyOptions options;
   options.write_buffer_size = block_bytes / 8 * 7;
@@ -99,6 +99,8 @@ ColumnFamilyOptions SliceOptions(uint64_t block_bytes, uint32_t sst_blocks,
   // So that the cache's size is the bound of all that is kept of SSTs.
   table.cache_index_and_filter_blocks = true;
   table.cache_index_and_filter_blocks_with_high_priority = true;
+  // What a reader reads ahead of itself fails as a whole: what is damaged would begin up to 256 KiB before it does.
+  if (reads_left) table.max_auto_readahead_size = 0;
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   return options;
 }
@@ -492,10 +494,10 @@ weir_engine* weir_engine_open(const weir_engine_place* place, char** reason) {
   engine->statistics = rocksdb::CreateDBStatistics();
   engine->statistics->set_stats_level(rocksdb::StatsLevel::kExceptHistogramOrTimers);
   engine->env = rocksdb::NewCompositeEnv(engine->files);
-  engine->slice_options = SliceOptions(engine->block_bytes, std::max(place->sst_blocks, 1U),
+  engine->reads_left = (place->how & WEIR_READ_LEFT) != 0;
+  engine->slice_options = SliceOptions(engine->block_bytes, std::max(place->sst_blocks, 1U), engine->reads_left,
                                        rocksdb::NewLRUCache(place->cache_bytes));
   engine->read_time = std::chrono::microseconds(place->read_micros);
-  engine->reads_left = (place->how & WEIR_READ_LEFT) != 0;
   const bool older = (place->how & WEIR_READ_OLDER) != 0;
   engine->finds_older = older;
   Damages missing = MissingOf(store);
@@ -584,7 +586,7 @@ int weir_engine_scan(weir_engine* engine, uint32_t slice, const char* from, size
   if (to != nullptr) options.iterate_upper_bound = &bound;
   const std::unique_ptr<rocksdb::Iterator> at(engine->db->NewIterator(options, family));
   std::string next(from, from_bytes);
-  do {
+  for (;;) {
     for (at->Seek(next); at->Valid(); at->Next()) {
       const Slice key = at->key();
       Slice value = at->value();
@@ -600,7 +602,17 @@ int weir_engine_scan(weir_engine* engine, uint32_t slice, const char* from, size
       patience.Renew();
     }
     if (at->status().ok() || at->status().IsTimedOut()) break;
-  } while (engine->PassTorn(family, &patience, &next));
+    const std::string torn = next;
+    if (!engine->PassTorn(family, &patience, &next)) break;
+    bool goes_on = true;
+    const auto take = [&](const Slice& key, const Slice& value) {
+      return goes_on = each(context, key.data(), key.size(), value.data(), value.size()) != 0;
+    };
+    const std::string end = to == nullptr ? next : std::min(next, bound.ToString());
+    const Status beside = weir::EachBesideTorn(engine->db.get(), family, engine->OptionsOf(), torn, end, &patience, take);
+    if (!beside.ok()) return Told(beside, reason);
+    if (!goes_on) return WEIR_OK;
+  }
   return Told(at->status(), reason);
 }
 

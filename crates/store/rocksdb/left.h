@@ -89,10 +89,8 @@ class LeftLog : public rocksdb::FSSequentialFile {
     const uint64_t count = at_ < size_ ? std::min<uint64_t>(n, size_ - at_) : 0;
     for (uint64_t done = 0; done < count;) {
       const uint64_t now = std::min(count - done, kPayloadBytes - (at_ + done) % kPayloadBytes);
-      rocksdb::Slice read;
-      const rocksdb::IOStatus status = file_->Read(at_ + done, now, options, &read, scratch + done, debug);
-      const size_t there = status.ok() ? read.size() : 0;
-      if (there > 0 && read.data() != scratch + done) memcpy(scratch + done, read.data(), there);
+      rocksdb::IOStatus status;
+      const uint64_t there = ReadFirst(at_ + done, now, options, scratch + done, debug, &status);
       memset(scratch + done + there, 0, now - there);
       if (there < now && damage_->empty()) *damage_ = status.ok() ? "it ends early" : status.ToString();
       done += now;
@@ -108,6 +106,28 @@ class LeftLog : public rocksdb::FSSequentialFile {
   }
 
  private:
+  // Reads what can be of some bytes of a block, and says how many these are: an older copy of it has only the first of them.
+  uint64_t ReadFirst(uint64_t at, uint64_t count, const rocksdb::IOOptions& options, char* into, rocksdb::IODebugContext* debug,
+                     rocksdb::IOStatus* status) {
+    const auto read = [&](uint64_t wanted) {
+      rocksdb::Slice found;
+      *status = file_->Read(at, wanted, options, &found, into, debug);
+      const uint64_t there = status->ok() ? found.size() : 0;
+      if (there > 0 && found.data() != into) memcpy(into, found.data(), there);
+      return there;
+    };
+    uint64_t there = read(count);
+    if (status->ok()) return there;
+    const rocksdb::IOStatus why = *status;
+    for (uint64_t beyond = count; beyond - there > 1;) {
+      const uint64_t middle = there + (beyond - there) / 2;
+      (read(middle) == middle ? there : beyond) = middle;
+    }
+    if (there > 0) there = read(there);
+    *status = why;
+    return there;
+  }
+
   const std::unique_ptr<rocksdb::FSRandomAccessFile> file_;
   const uint64_t size_;
   std::string* const damage_;
@@ -245,6 +265,72 @@ inline Torn TornBehind(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* family, con
     if (!torn.name.empty() && torn.next > at) return torn;
   }
   return Torn();
+}
+
+// Keys of a part of a range, of memory or of one SST as far as that can be read. Of each only what a get finds counts.
+class Keys {
+ public:
+  // Of memory.
+  Keys(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* family) {
+    rocksdb::ReadOptions memory;
+    memory.read_tier = rocksdb::kMemtableTier;
+    keys_.reset(db->NewIterator(memory, family));
+  }
+
+  // Of an SST; none of one that cannot be opened.
+  Keys(const rocksdb::Options& options, const std::string& path) : reader_(std::make_unique<rocksdb::SstFileReader>(options)) {
+    status_ = reader_->Open(path);
+    if (status_.ok()) keys_.reset(reader_->NewIterator(rocksdb::ReadOptions()));
+  }
+
+  void Seek(const std::string& from) {
+    if (keys_ != nullptr) keys_->Seek(from);
+  }
+
+  bool HasBefore(const std::string& to) const { return keys_ != nullptr && keys_->Valid() && keys_->key().compare(to) < 0; }
+  rocksdb::Slice Key() const { return keys_->key(); }
+  void Next() { keys_->Next(); }
+  bool IsTimedOut() const { return status_.IsTimedOut() || (keys_ != nullptr && keys_->status().IsTimedOut()); }
+
+ private:
+  // Before what reads from it.
+  std::unique_ptr<rocksdb::SstFileReader> reader_;
+  std::unique_ptr<rocksdb::Iterator> keys_;
+  rocksdb::Status status_;
+};
+
+// Gives in order what a get finds from `from` to before `to`, where a part of an SST cannot be read: what is newer than that, and what it
+// has not. Ends early when `each` says so.
+inline rocksdb::Status EachBesideTorn(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* family, const rocksdb::Options& options,
+                                      const std::string& from, const std::string& to, Patience* patience,
+                                      const std::function<bool(const rocksdb::Slice&, const rocksdb::Slice&)>& each) {
+  std::vector<rocksdb::LiveFileMetaData> files;
+  db->GetLiveFilesMetaData(&files);
+  std::vector<Keys> all;
+  all.emplace_back(db, family);
+  for (const rocksdb::LiveFileMetaData& file : files) {
+    const bool is_there = file.smallestkey < to && file.largestkey >= from;
+    if (is_there && file.column_family_name == family->GetName()) all.emplace_back(options, file.db_path + file.name);
+  }
+  const auto is_behind = [](const Keys* first, const Keys& other) { return first == nullptr || other.Key().compare(first->Key()) < 0; };
+  for (Keys& keys : all) keys.Seek(from);
+  for (;;) {
+    const Keys* first = nullptr;
+    for (const Keys& keys : all) {
+      if (keys.IsTimedOut()) return rocksdb::Status::TimedOut();
+      if (keys.HasBefore(to) && is_behind(first, keys)) first = &keys;
+    }
+    if (first == nullptr) return rocksdb::Status::OK();
+    const std::string key = first->Key().ToString();
+    for (Keys& keys : all) {
+      if (keys.HasBefore(to) && keys.Key() == key) keys.Next();
+    }
+    patience->Renew();
+    rocksdb::PinnableSlice value;
+    const rocksdb::Status found = db->Get(rocksdb::ReadOptions(), family, key, &value);
+    if (found.IsTimedOut()) return found;
+    if (found.ok() && !each(key, value)) return found;
+  }
 }
 
 }  // namespace weir

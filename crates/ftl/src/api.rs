@@ -222,6 +222,8 @@ pub enum Output {
 pub struct MountReport {
     /// Logical blocks the device offers.
     pub logical_blocks: u32,
+    /// So many of them came with this mount: units were added.
+    pub blocks_added: u32,
     /// The owner's bytes.
     pub label: Vec<u8>,
     /// The device's identity, as formatted.
@@ -416,6 +418,8 @@ pub enum MountError {
     },
     /// The device has snapshots, and only a part of its map was to be in DRAM.
     MapOfSnapshots,
+    /// Units were added, and only a part of the map was to be in DRAM.
+    MapOfGrowth,
     /// The medium failed during the mount.
     Medium,
     /// There is no room behind the medium for what a format writes.
@@ -449,6 +453,11 @@ impl std::fmt::Display for MountError {
             Self::Mode { found, wanted } => {
                 write!(f, "the device is formatted as {found}, not as {wanted}: open it as {found}")
             }
+            Self::MapOfGrowth => write!(
+                f,
+                "units were added, and a device grows with the whole map in DRAM: leave map_memory out of the config \
+                 for this start"
+            ),
             Self::MapOfSnapshots => write!(
                 f,
                 "the device has snapshots, which want the whole map in DRAM: leave map_memory out of the \

@@ -76,6 +76,9 @@ pub struct Settings {
     pub volumes: Vec<StreamVolume>,
     /// Seed of the policies that draw.
     pub seed: u64,
+    /// Logical blocks that the device is to have: a mount gives it those that are missing if units were added to the
+    /// medium since its last checkpoint, and holds all of its map in DRAM for that. 0 for as many as it has.
+    pub logical_blocks_min: u32,
     /// Recover and read only: nothing is programmed or erased.
     pub read_only: bool,
     /// Show blocks that may be older than what was written last, and go on from there, where parts of
@@ -143,6 +146,7 @@ impl Default for Settings {
             policies: PolicyNames::default(),
             volumes: Vec::new(),
             seed: 1,
+            logical_blocks_min: 0,
             read_only: false,
             salvage: false,
         }

@@ -53,6 +53,8 @@ pub struct CrashOptions {
     pub plant: Plant,
     /// The fast tier is detached, the device goes on without, and gets it back; all with cuts.
     pub detach: bool,
+    /// So many of the units are added to the device in its life; then it goes on as a larger one. All with cuts.
+    pub units_added: u32,
     /// The label is changed now and then.
     pub relabel: bool,
     /// Volumes with a share of the fast tier each.
@@ -113,6 +115,7 @@ impl CrashOptions {
             live_on_every: 29,
             plant: Plant::default(),
             detach: false,
+            units_added: 0,
             relabel: false,
             volumes: 1,
         }
@@ -266,7 +269,8 @@ const FRUITLESS_STEPS_MAX: u64 = 1_000_000;
 
 /// Explores one seed.
 pub fn explore(seed: u64, options: &CrashOptions) -> Result<CrashReport, Failure> {
-    let medium = options.device.build(options.faults.clone()).map_err(Failure)?;
+    let mut medium = options.device.build(options.faults.clone()).map_err(Failure)?;
+    medium.hide_units(options.units_added);
     let max = ftl::logical_blocks_max(medium.geometry(), &medium.health(), &options.settings);
     if max < LOGICAL_BLOCKS_MIN {
         return Err(Failure(format!("the device offers only {max} logical blocks")));
@@ -297,6 +301,11 @@ pub fn explore(seed: u64, options: &CrashOptions) -> Result<CrashReport, Failure
         explorer.attach(&mut host)?;
         explorer.run(&mut host, &mut generator, options.operations, true)?;
     }
+    if options.units_added > 0 {
+        let mut generator = explorer.grow(&mut host, seed)?;
+        explorer.run(&mut host, &mut generator, options.operations_before, false)?;
+        explorer.run(&mut host, &mut generator, options.operations, true)?;
+    }
     host.read_back()?;
     Ok(explorer.report)
 }
@@ -319,7 +328,9 @@ pub(crate) fn generator(seed: u64, depth: u32, logical_blocks: u32) -> Generator
 
 impl Explorer<'_> {
     fn mount(&self, medium: SimMedium, now: Instant) -> Result<Sim, Failure> {
-        let mut sim = Sim::mount(medium, self.options.settings.clone(), now)?;
+        let mut settings = self.options.settings.clone();
+        settings.logical_blocks_min = self.logical_blocks;
+        let mut sim = Sim::mount(medium, settings, now)?;
         self.options.plant.apply(sim.ftl_mut());
         Ok(sim)
     }
@@ -491,9 +502,28 @@ impl Explorer<'_> {
     fn attach(&mut self, host: &mut Host) -> Result<(), Failure> {
         self.shut_down(host, true)?;
         let mut medium = host.sim.medium().clone();
-        medium.give_fast_back();
+        medium.show_all();
         host.model.set_durable_at_reply(medium.geometry().keeps_every_acknowledged_write());
         self.mount_again(host, medium, true)
+    }
+
+    /// A clean shutdown or a power cut, and a mount with units that the device does not know of, which make it larger.
+    /// Returns what uses all of it.
+    fn grow(&mut self, host: &mut Host, seed: u64) -> Result<Generator, Failure> {
+        self.shut_down(host, true)?;
+        let mut medium = host.sim.medium().clone();
+        medium.show_all();
+        let max =
+            ftl::logical_blocks_max(medium.geometry(), &medium.health(), &self.options.settings);
+        let blocks = ((f64::from(max) * self.options.fill) as u32).max(self.logical_blocks + 1);
+        host.model.grow(blocks - self.logical_blocks);
+        self.logical_blocks = blocks;
+        self.mount_again(host, medium, true)?;
+        let State::Ready(report) = host.sim.state() else { unreachable!("it was mounted") };
+        if report.logical_blocks != blocks || report.blocks_added == 0 {
+            return Err(Failure(format!("a device of {blocks} blocks is mounted as {report:?}")));
+        }
+        Ok(generator(seed, self.options.depth, blocks).among(self.options.volumes))
     }
 
     /// Cuts the power here, with every fate of what is in flight.

@@ -291,11 +291,17 @@ impl SimMedium {
         self.geometry = self.geometry.without_fast();
     }
 
-    /// The fast units are back, with what they held.
-    pub fn give_fast_back(&mut self) {
-        if let Device::Nand(nand, _) = &self.device {
-            self.geometry = nand.geometry();
-        }
+    /// Of the units, which are all of one kind, so many that come last are not there yet.
+    pub fn hide_units(&mut self, units: u32) {
+        self.geometry.units -= units;
+    }
+
+    /// All units are there, with what they held: fast ones that were taken away, and those that were hidden.
+    pub fn show_all(&mut self) {
+        self.geometry = match &self.device {
+            Device::Nand(nand, _) => nand.geometry(),
+            Device::File(file) => *file.geometry(),
+        };
     }
 
     /// `unit` stops answering.
@@ -333,7 +339,8 @@ impl SimMedium {
                 erase_counts: file.erase_counts().to_vec(),
                 bad_blocks: file.bad_blocks(),
                 ..Health::default()
-            },
+            }
+            .within(&self.geometry),
         }
     }
 

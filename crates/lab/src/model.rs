@@ -153,6 +153,11 @@ impl Model {
         }
     }
 
+    /// There are so many blocks more, all zero.
+    pub fn grow(&mut self, blocks: u32) {
+        self.blocks.resize(self.blocks.len() + blocks as usize, Block::new(0));
+    }
+
     /// From now on a change is durable when it is acknowledged, or it is not.
     pub fn set_durable_at_reply(&mut self, on: bool) {
         self.durable_at_reply = on;

@@ -63,6 +63,10 @@ impl Clones {
         stretches.iter().any(named)
     }
 
+    pub(super) fn stretches_mut(&mut self) -> impl Iterator<Item = &mut ShadowStretch> {
+        self.list.iter_mut().flat_map(|clone| &mut clone.stretches)
+    }
+
     pub fn stretches(&self) -> impl Iterator<Item = &ShadowStretch> {
         self.list.iter().flat_map(|clone| &clone.stretches)
     }

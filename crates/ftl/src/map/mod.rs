@@ -98,6 +98,14 @@ impl Map {
         }
     }
 
+    /// There are so many logical blocks more, which hold nothing. The entries of shadows stay behind them.
+    pub fn grow(&mut self, blocks: u32) {
+        assert!(self.cached.is_none(), "a device grows with its whole map in DRAM");
+        let end = self.blocks as usize;
+        self.flat.splice(end..end, std::iter::repeat_n(UNMAPPED, blocks as usize));
+        self.blocks += blocks;
+    }
+
     #[inline]
     pub fn is_cached(&self) -> bool {
         self.cached.is_some()

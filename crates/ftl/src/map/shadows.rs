@@ -139,6 +139,14 @@ impl Shadows {
         Some(shadows)
     }
 
+    /// There are so many logical blocks more, behind which all addresses lie.
+    pub fn shift(&mut self, blocks: u32) {
+        let taken = self.list.iter_mut().flat_map(|snapshot| &mut snapshot.stretches);
+        let prepared = self.prepared.iter_mut().flat_map(|(_, stretches)| stretches);
+        let addressed = taken.chain(prepared).chain(self.clones.stretches_mut());
+        addressed.for_each(|stretch| stretch.shadow += blocks);
+    }
+
     /// What a root record says of them.
     pub fn records(&self) -> Vec<SnapshotRecord> {
         let record = |snapshot: &Snapshot| SnapshotRecord {

@@ -280,9 +280,7 @@ impl Ftl {
                     header.is_some_and(|header| header.kind == Kind::Root)
                 }
             };
-            // A fast tier that the device did not know of holds nothing of it.
-            let unknown = self.geometry.is_fast(block) && !mount.chosen.whole;
-            if !known && !unknown {
+            if !known && mount.chosen.knows(&self.geometry, block) {
                 self.scan_band(mount, block);
             }
         }

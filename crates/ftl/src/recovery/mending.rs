@@ -20,7 +20,7 @@ use crate::map::Needs;
 use crate::recovery::mount::{Mount, Named};
 use crate::space::scheduler::{ReadOp, ReadPurpose};
 use crate::whole::Ftl;
-use flash::{BLOCK_BYTES, MediumError, SlotId, SlotRead};
+use flash::{BLOCK_BYTES, FastTier, Geometry, MediumError, SlotId, SlotRead};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Runs that are read at a time.
@@ -125,8 +125,16 @@ impl Mended {
 impl Ftl {
     /// How the checkpoint lies in its bands.
     pub(crate) fn layout_chosen(&self, chosen: &Named) -> CheckpointLayout {
-        let layout = self.layout_with(chosen.whole, chosen.version, chosen.shadow_blocks);
-        layout.expect("checked with the root records")
+        self.layout_recorded(chosen).expect("checked with the root records")
+    }
+
+    /// The same; `None` if there is no such checkpoint.
+    pub(crate) fn layout_recorded(&self, named: &Named) -> Option<CheckpointLayout> {
+        let [units, .., fast_units, fast_blocks] = named.shape;
+        let fast = FastTier { units: fast_units, blocks_per_unit: fast_blocks };
+        let geometry = Geometry { units, fast, ..self.geometry };
+        let entries = named.logical_blocks.checked_add(named.shadow_blocks)?;
+        CheckpointLayout::of_version(&geometry, entries, named.version)
     }
 
     /// Reads the runs of content slots from `first` on that were not found, once. False if there is

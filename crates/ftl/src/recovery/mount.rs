@@ -173,12 +173,27 @@ pub(crate) struct Named {
     pub name: u64,
     /// By position; `None` where no root record was found.
     pub bands: Vec<Option<BlockId>>,
-    /// It is of all units that the medium has; else of those without its fast tier.
-    pub whole: bool,
+    /// That of the medium, or without its fast tier, or without units that were added since.
+    pub shape: [u32; 6],
+    pub logical_blocks: u32,
     /// Of the format.
     pub version: u16,
     /// Entries of shadows in its map.
     pub shadow_blocks: u32,
+}
+
+impl Named {
+    /// The one that a root record is of, whose bands are still to be found.
+    fn of(root: &Root) -> Self {
+        Self {
+            name: root.checkpoint,
+            bands: Vec::new(),
+            shape: root.shape,
+            logical_blocks: root.logical_blocks,
+            version: root.version,
+            shadow_blocks: root.shadow_blocks,
+        }
+    }
 }
 
 impl Ftl {
@@ -430,38 +445,33 @@ impl Ftl {
                 MountError::NotFormatted
             });
         };
-        let shape = root_shape(&self.geometry);
-        let without_fast = root_shape(&self.geometry.without_fast());
-        if newest.shape != shape && newest.shape != without_fast {
+        if !self.may_have_been(newest.shape) {
             return Err(MountError::Geometry);
         }
-        if newest.shape != shape && self.units.iter().any(|unit| unit.gone) {
-            // The fast tier may have said more.
+        if newest.shape != root_shape(&self.geometry) && self.units.iter().any(|unit| unit.gone) {
+            // Those that are gone may have said more.
             return Err(MountError::Medium);
         }
         self.uuid = newest.uuid;
         self.uuid_crc = uuid_crc(newest.uuid);
         self.label = newest.label.clone();
         self.resize(newest.logical_blocks)?;
+        self.check_growth(newest)?;
         let bands_of = |root: &Root| {
-            let layout = self.layout_with(root.shape == shape, root.version, root.shadow_blocks);
-            let bands = layout.map(|layout| layout.bands);
+            let layout = self.layout_recorded(&Named::of(root));
+            let bands = layout.filter(|_| self.may_have_been(root.shape));
+            let bands = bands.map(|layout| layout.bands);
             bands.filter(|&bands| bands <= self.geometry.blocks())
         };
         let mut names: BTreeMap<u64, Named> = BTreeMap::new();
         for (block, root) in &mount.roots {
             let same = root.uuid == self.uuid
-                && root.logical_blocks == self.map.blocks()
+                && root.logical_blocks <= newest.logical_blocks
                 && bands_of(root) == Some(root.bands)
                 && root.position < root.bands;
             if same {
-                let named = names.entry(root.checkpoint).or_insert_with(|| Named {
-                    name: root.checkpoint,
-                    bands: vec![None; root.bands as usize],
-                    whole: root.shape == shape,
-                    version: root.version,
-                    shadow_blocks: root.shadow_blocks,
-                });
+                let named = names.entry(root.checkpoint).or_insert_with(|| Named::of(root));
+                named.bands.resize(root.bands as usize, None);
                 named.bands[root.position as usize] = Some(*block);
             }
         }
@@ -470,7 +480,7 @@ impl Ftl {
     }
 
     /// Takes the size that the root record tells.
-    fn resize(&mut self, logical_blocks: u32) -> Result<(), MountError> {
+    pub(crate) fn resize(&mut self, logical_blocks: u32) -> Result<(), MountError> {
         let layout = CheckpointLayout::new(&self.geometry, logical_blocks);
         let fits = u64::from(logical_blocks) < self.geometry.slots() && logical_blocks > 0;
         self.layout = layout.filter(|_| fits).ok_or(MountError::Geometry)?;
@@ -550,8 +560,8 @@ impl Ftl {
             let open = note.open && !self.is_mutant(Mutant::SkipOpenBands);
             let header = self.probed_header(block, probe);
             let later = header.is_some_and(|header| header.order >= footer.checkpoint);
-            // A fast tier that the device does not know of holds nothing of it.
-            let unknown = self.geometry.is_fast(block) && !mount.chosen.whole;
+            // Units that the device does not know of hold nothing of it.
+            let unknown = !mount.chosen.knows(&self.geometry, block);
             let is_life = !later && !unknown && !of_checkpoint.contains(&block);
             let life = Some(note.first_order).filter(|&order| order > 0 && is_life);
             // What the first slot says is of another life than what the map points to.

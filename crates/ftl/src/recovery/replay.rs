@@ -193,15 +193,16 @@ impl Ftl {
         self.generation = footer.generation + 1;
         // After a mount nothing is appended before a checkpoint that says "not clean".
         mount.report.clean = footer.clean;
+        let rebuilt = mount.report.rebuilt;
+        let gaps = rebuilt.is_some_and(|rebuilt| rebuilt.blocks_refused > 0) || self.refused.is_some();
+        self.phase = if self.settings.read_only || gaps { Phase::ReadOnly } else { Phase::Running };
+        mount.report.blocks_added = self.grow(&mount.chosen);
         let report = self.report(std::mem::take(&mut mount.report));
         self.counters.slots_damaged = report.slots_damaged;
         self.counters.blocks_lost = report.blocks_lost;
         self.counters.blocks_refused = report.blocks_refused;
         self.counters.blocks_stale_max = report.blocks_stale_max;
         self.counters.rebuilt = report.rebuilt;
-        let gaps = report.rebuilt.is_some_and(|rebuilt| rebuilt.blocks_refused > 0)
-            || self.refused.is_some();
-        self.phase = if self.settings.read_only || gaps { Phase::ReadOnly } else { Phase::Running };
         if self.phase == Phase::Running {
             self.checkpoint.want();
             self.checkpoint.settling = true;

@@ -57,7 +57,7 @@ impl Spare {
         (offered, shadow_blocks): (u32, u32),
     ) {
         let key = (bands.bad_changes(), shadow_blocks);
-        if self.seen == Some(key) {
+        if self.seen == Some(key) && self.offered == offered {
             return;
         }
         let capacity = bands.ids().take(geometry.capacity_blocks() as usize);

@@ -7,6 +7,7 @@ mod determinism;
 mod differential;
 mod failing;
 mod figures;
+mod growth;
 mod mail;
 mod map;
 mod model;

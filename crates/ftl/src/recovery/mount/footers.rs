@@ -6,7 +6,7 @@
 
 use super::{Mount, Named, Stage};
 use crate::api::MountError;
-use crate::format::{Footer, Header, Kind, ROOT_PAGES, VERSION, decode_header, root_shape};
+use crate::format::{Footer, Header, Kind, ROOT_PAGES, decode_header};
 use crate::mutant::Mutant;
 use crate::recovery::mending::Mending;
 use crate::whole::Ftl;
@@ -42,6 +42,9 @@ impl Ftl {
     fn set_up_layout(&mut self, named: &Named) -> Result<(), MountError> {
         if named.shadow_blocks > 0 && self.map.is_cached() {
             return Err(MountError::MapOfSnapshots);
+        }
+        if named.logical_blocks != self.map.blocks() {
+            self.resize(named.logical_blocks)?;
         }
         if !self.map.is_cached() {
             self.map.resize_shadows(0);
@@ -150,15 +153,12 @@ impl Ftl {
         if let Some(damaged) = mount.damaged.take() {
             mount.chosen = damaged;
         } else if let Some(name) = mount.roots.iter().map(|(_, root)| root.checkpoint).max() {
-            let bands = mount.roots.iter().filter(|(_, root)| root.checkpoint == name);
-            let shape = root_shape(&self.geometry);
-            let whole = bands.clone().any(|(_, root)| root.shape == shape);
-            let version = bands.clone().map(|(_, root)| root.version).max().unwrap_or(VERSION);
-            let shadow_blocks = bands.clone().map(|(_, root)| root.shadow_blocks).max();
-            let shadow_blocks = shadow_blocks.unwrap_or(0);
-            let bands: BTreeSet<BlockId> = bands.map(|(block, _)| *block).collect();
+            let roots = mount.roots.iter().filter(|(_, root)| root.checkpoint == name);
+            let bands: BTreeSet<BlockId> = roots.clone().map(|(block, _)| *block).collect();
+            let named = roots.map(|(_, root)| Named::of(root));
+            let named = named.max_by_key(|it| (it.shape, it.version, it.shadow_blocks));
             let bands = bands.into_iter().map(Some).collect();
-            mount.chosen = Named { name, bands, whole, version, shadow_blocks };
+            mount.chosen = Named { bands, ..named.expect("there is a root record of that name") };
         }
         mount.footers_missing.clear();
         mount.sealed = false;

@@ -156,6 +156,8 @@ pub struct Request<'a> {
     pub vhost: Option<&'a Path>,
     /// Expect a device to be made, not one that is there.
     pub fresh: bool,
+    /// It will be opened for writing: a growth that was cut off goes on first.
+    pub writes: bool,
 }
 
 /// A config, and the folder (or file) of its device.
@@ -182,6 +184,10 @@ pub fn describe(request: &Request<'_>) -> Result<Described, Failure> {
     let memory = text_of(&table, "device", "kind") == Some("memory");
     let mut found = None;
     if !memory && !request.fresh {
+        if request.writes && !is_read_only(&table) {
+            let resumed = serve::device::Device::resume_growth(&kind_of(&data));
+            resumed.map_err(|error| error.to_string())?;
+        }
         found = follow_existing(&mut table, request, &base, &data)?;
     }
     let names_volumes = table.contains_key("volume");
@@ -201,6 +207,11 @@ pub fn describe(request: &Request<'_>) -> Result<Described, Failure> {
         config.adopt(&volumes);
     }
     Ok(Described { config, data })
+}
+
+fn is_read_only(table: &Table) -> bool {
+    let ftl = table.get("ftl").and_then(Value::as_table);
+    ftl.and_then(|ftl| ftl.get("read_only")).and_then(Value::as_bool).unwrap_or(false)
 }
 
 fn read_config(path: &Path, current: &Path) -> Result<(Table, PathBuf), Failure> {

@@ -49,6 +49,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         data: args.data.as_deref(),
         shape: Some(&args.shape),
         raw: Some(&args.raw),
+        writes: true,
         fresh: !args.attach_fast,
         ..Request::default()
     })?;
@@ -164,7 +165,7 @@ fn remove(data: &Path, kind: &Kind) -> Result<(), Failure> {
     }
     // Without its description it is no device any more, whatever comes of the rest. Before it goes what a
     // device without a description is told by.
-    for name in ["generation", "device.toml"] {
+    for name in ["generation", "device.toml", "growing"] {
         let file = data.join(name);
         match fs::remove_file(&file) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -18,6 +18,7 @@ mod experiments;
 mod features;
 mod fit;
 mod format;
+mod grow;
 mod inspect;
 mod lab;
 mod latency;
@@ -89,6 +90,8 @@ enum Command {
     Serve(serve::Args),
     /// Make a new device
     Format(format::Args),
+    /// Make a device larger that is not served: more channels, or a longer file or disk
+    Grow(grow::Args),
     /// Read and verify everything on a device that is not served
     Check(check::Args),
     /// Show what a device is and the state of its flash, without changing it
@@ -163,6 +166,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Format(args) => format::run(&args),
+        Command::Grow(args) => grow::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Status(args) => status::run(&args),

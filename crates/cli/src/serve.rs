@@ -91,6 +91,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         data: args.data.as_deref(),
         shape: Some(&args.shape),
         raw: Some(&args.raw),
+        writes: true,
         memory: args.memory,
         http: args.http.as_deref(),
         http_remote: args.http_remote,

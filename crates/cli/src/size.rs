@@ -15,6 +15,12 @@ pub fn bytes(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
+/// What `option` says is a size.
+pub fn bytes_of(option: &str, text: &str) -> Result<u64, crate::Failure> {
+    let bytes = flash::quantity::bytes(text);
+    bytes.ok_or_else(|| format!("{option} {text}: is no size: for example 512MiB or 8GiB"))
+}
+
 /// The shortest config text that means exactly so many bytes.
 pub fn config_text(bytes: u64) -> String {
     match bytes {

@@ -170,18 +170,20 @@ fn asked(command: &Command) -> Result<(&'static str, String, String), Failure> {
             ("POST", at(snapshot) + "/clones", json!({ "name": name }).to_string())
         }
         Command::Create { name, size, read_only } => {
-            let size = bytes_of("--size", size)?;
+            let size = crate::size::bytes_of("--size", size)?;
             let body = json!({ "name": name, "size_bytes": size, "read_only": read_only });
             ("POST", "/volumes".into(), body.to_string())
         }
         Command::Delete { name } => ("DELETE", at(name), String::new()),
         Command::Resize { name, size, shrink } => {
-            let body = json!({ "size_bytes": bytes_of("SIZE", size)?, "shrink": shrink });
+            let body =
+                json!({ "size_bytes": crate::size::bytes_of("SIZE", size)?, "shrink": shrink });
             ("PATCH", at(name), body.to_string())
         }
         Command::Rename { name, to } => ("PATCH", at(name), json!({ "name": to }).to_string()),
         Command::Limit { name, iops, bandwidth, burst } => {
-            let bandwidth = bandwidth.as_deref().map(|text| bytes_of("--bandwidth", text));
+            let bandwidth =
+                bandwidth.as_deref().map(|text| crate::size::bytes_of("--bandwidth", text));
             let burst = burst.as_deref().map(milliseconds_of).transpose()?;
             let limits = json!({
                 "iops": iops.unwrap_or(0),
@@ -191,11 +193,6 @@ fn asked(command: &Command) -> Result<(&'static str, String, String), Failure> {
             ("PATCH", at(name), json!({ "limits": limits }).to_string())
         }
     })
-}
-
-fn bytes_of(option: &str, text: &str) -> Result<u64, Failure> {
-    let bytes = flash::quantity::bytes(text);
-    bytes.ok_or_else(|| format!("{option} {text}: is no size: for example 512MiB or 8GiB"))
 }
 
 fn milliseconds_of(text: &str) -> Result<u64, Failure> {

@@ -5,7 +5,9 @@ mod sweep;
 
 pub use sweep::{Run, Sweep};
 
-use crate::device::{self, Device, DeviceError, DeviceOptions, KeptOptions, Kind, Mode};
+use crate::device::{
+    self, Device, DeviceError, DeviceOptions, Growth, KeptOptions, Kind, Mode, Wish,
+};
 use crate::runtime::buffer::Buffer;
 use crate::runtime::ring::{DriverChoice, Ring};
 #[cfg(test)]
@@ -87,16 +89,34 @@ pub fn open(
     settings: &Settings,
     mode: Mode,
 ) -> Result<Device, DeviceError> {
-    let shadows = |shards: &mut [Offline]| {
-        let of_shard = |shard: &Offline| shard.ftl().map_or(0, Ftl::shadow_blocks);
-        shards.iter().map(of_shard).max().unwrap_or(0)
-    };
     let attaches = mode == Mode::ReadWrite && Device::lacks_fast(options);
     let shadow_blocks = match attaches {
-        true => with_device(&options.kind, &Settings::default(), true, shadows)?,
+        true => with_device(&options.kind, &Settings::default(), true, shadow_blocks)?,
         false => 0,
     };
     Device::open_as(options, (settings, shadow_blocks), mode)
+}
+
+/// Makes a device larger that nobody serves: see [`Wish`]. What it holds stays, and what comes belongs to no volume yet.
+///
+/// # Errors
+/// It is not sound, is of a kind that does not grow, or has no room for what is wished.
+pub fn grow(kind: &Kind, wish: Wish, settings: &Settings) -> Result<Growth, DeviceError> {
+    Device::expect_to_grow(kind)?;
+    let settings = Settings { map_bytes: 0, read_only: false, ..settings.clone() };
+    // It is mounted well, and a growth that was cut off is finished, before anything of it becomes longer.
+    let shadows = with_device(kind, &settings, false, shadow_blocks)?;
+    if shadows > 0 {
+        return Err(device::with_snapshots(kind));
+    }
+    let growth = Device::grow(kind, wish, &settings)?;
+    with_device(kind, &settings, false, |_| ())?;
+    Ok(growth)
+}
+
+/// Entries that the snapshots of a device have in the map of a shard.
+fn shadow_blocks(shards: &mut [Offline]) -> u32 {
+    shards.iter().filter_map(Offline::ftl).map(Ftl::shadow_blocks).max().unwrap_or(0)
 }
 
 /// Puts an empty fast tier before a device that has none.
@@ -113,6 +133,7 @@ fn with_opened<T>(
     look: impl FnOnce(&mut [Offline]) -> T,
 ) -> Result<T, DeviceError> {
     let settings = device::core_settings(device.raw.as_ref(), settings).with_read_only(read_only);
+    let settings = settings.with_blocks_min(device.logical_blocks());
     let media = std::mem::take(&mut device.media);
     let settings = settings.of_shard(media.len());
     let mut started = Vec::new();

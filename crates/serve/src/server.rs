@@ -179,6 +179,7 @@ impl Server {
             let config = to_be_read(config, &device.places().0, device.impaired());
             let settings = config.device.core_settings(&config.ftl);
             let settings = settings.with_read_only(config.ftl.read_only);
+            let settings = settings.with_blocks_min(device.logical_blocks());
             let source = Source::of_device(device, &settings);
             Ok((config, source))
         })

@@ -42,7 +42,7 @@ const char* const kPath = "/store";
 const char* const kSlice = "slice-";
 
 // As many blocks are put at a time (crates/store/src/remote.rs).
-constexpr uint64_t kJobs = 28;
+constexpr uint64_t kJobs = 56;
 // Most that a compaction takes at a time, in SSTs: so much room there has to be for what it writes.
 constexpr uint64_t kCompactionFiles = 8;
 // How long the units may take to answer a read of an SST while a damaged store is opened.

@@ -36,8 +36,8 @@ const READS_MAX: usize = 88;
 const CONNECTIONS_MAX: usize = 96;
 /// Puts of one file at a time: so many units write it side by side, and a writer has as many blocks in memory.
 const PUTS_MAX: usize = 4;
-/// Requests over HTTP at a time. A server takes 32 connections on its control socket unless told otherwise.
-const ASKING_MAX: usize = 28;
+/// Requests over HTTP at a time. A server takes 64 connections on its control socket unless told otherwise.
+const ASKING_MAX: usize = 56;
 const CONFLICT: u32 = 409;
 const NOT_FOUND: u32 = 404;
 const FAILED: u32 = 500;

@@ -76,11 +76,15 @@ const STAND_INS: &[(&str, &str)] = &[
     // Not the machine's disks and folders.
     ("/var/lib/weir", "weir-data"),
     ("/dev/sdx", "./disk.img"),
+    ("/dev/vg/weir", "./disk.img"),
     ("/dev/nvme0n1", "./fast.img"),
     ("/dev/nvme1n1", "./disk.img"),
     ("/mnt/ssd/pool", "drives"),
     // All of a file is written.
     ("--fast-capacity 8GiB", "--fast-capacity 512MiB"),
+    // The devices that grow are small.
+    ("--capacity 64GiB", "--capacity 256MiB"),
+    ("--capacity 2TiB", "--capacity 256MiB"),
     // The volume `data` of the pool that is there is in use, and there already.
     ("volume create data --size 1TiB", "volume create mine --size 1TiB"),
     ("pool volume delete data", "pool volume delete mine"),
@@ -102,6 +106,11 @@ const BEFORE: &[(&str, &str)] = &[
     ("weir format --data weir-data --force", "test -e weir-data/device.toml"),
     ("weir format --data /dev", "truncate -s 34G disk.img"),
     ("weir format --data weir-data --attach-fast", "truncate -s 1G fast.img"),
+    ("weir grow --data weir-data", "rm -rf weir-data && weir format --capacity 64MiB"),
+    (
+        "weir grow --data /dev",
+        "truncate -s 0 disk.img && weir format --data disk.img --capacity 64MiB",
+    ),
     ("weir ctl policy set all victim=wasm:mine", "weir ctl policy load mine.wasm --name mine"),
     (
         "weir plugin test mine/target",

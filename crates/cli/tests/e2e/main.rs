@@ -27,6 +27,7 @@ mod experiments;
 mod faults;
 mod fenced;
 mod filesystems;
+mod grow;
 mod guest;
 mod hostile;
 mod kill;

@@ -194,7 +194,8 @@ impl Ftl {
         // After a mount nothing is appended before a checkpoint that says "not clean".
         mount.report.clean = footer.clean;
         let rebuilt = mount.report.rebuilt;
-        let gaps = rebuilt.is_some_and(|rebuilt| rebuilt.blocks_refused > 0) || self.refused.is_some();
+        let gaps =
+            rebuilt.is_some_and(|rebuilt| rebuilt.blocks_refused > 0) || self.refused.is_some();
         self.phase = if self.settings.read_only || gaps { Phase::ReadOnly } else { Phase::Running };
         mount.report.blocks_added = self.grow(&mount.chosen);
         let report = self.report(std::mem::take(&mut mount.report));

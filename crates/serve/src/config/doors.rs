@@ -256,7 +256,7 @@ pub fn control(mut section: Section<'_>, base: &Path) -> Option<ControlConfig> {
     let enabled = section.flag("enabled").unwrap_or(true);
     // Whoever may write to it controls the server: never everybody.
     let (path, access) = unix(&mut section, base, 0o660);
-    let clients_max = section.integer("clients_max", 1, 1000, "32").unwrap_or(32) as usize;
+    let clients_max = section.integer("clients_max", 1, 1000, "64").unwrap_or(64) as usize;
     section.finish(&["enabled", "unix", "unix_mode", "unix_group", "clients_max"]);
     let path = path.unwrap_or_else(|| base.join(CONTROL_DEFAULT));
     enabled.then_some(ControlConfig { path, access, clients_max })

@@ -15,12 +15,12 @@
 //! | 48..52 | OP in percent, as asked for; 0 with raw units |
 //! | 52..56 | CRC-32C of the bytes before |
 //!
-//! With a fast tier the version is 3, with raw units 4, and there is more:
+//! With a fast tier the version is 3, with raw units 4, of one that has grown 5, and there is more:
 //!
 //! | bytes | holds |
 //! |---|---|
 //! | 64..68, 68..72 | length of the text, its CRC-32C |
-//! | 72.. | the text: `fast`, or `raw`, of a folder's `device.toml` |
+//! | 72.. | the text: `fast`, or `raw`, of a folder's `device.toml`; or `added`, units of each shard for each time that it grew, and `fast` |
 //!
 //! While a device is being made, the header is `b"WEIRMAKE"` and zeroes. The generation is sector 1, and in
 //! it at 512 the master of [`super::identity`]: all else of the device is in the same file.
@@ -30,6 +30,7 @@
 
 use super::identity::Mark;
 use super::lock::Found;
+use super::places::places;
 use super::raw::RawNote;
 use super::zoned::{self, EraseCounts, Head, Zoned};
 use super::{
@@ -38,11 +39,11 @@ use super::{
 use crate::files;
 use crate::kept::{Kept, KeptShard};
 use crate::medium::{
-    DirectStore, Fence, Place, RECORD_BYTES, SLOTS_PER_PAGE, SLOTS_PER_RAW_PAGE, Store,
-    encode_generation, page_bytes,
+    DirectStore, Fence, SLOTS_PER_PAGE, SLOTS_PER_RAW_PAGE, Store, encode_generation,
 };
 use flash::{BLOCK_BYTES, Geometry, Oob, SlotId};
 use nand::{BlockRecord, Faults, Nand, Profile};
+use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
@@ -55,13 +56,13 @@ const MAGIC_UNFINISHED: &[u8; 8] = b"WEIRMAKE";
 const VERSION: u32 = 2;
 const VERSION_FAST: u32 = 3;
 const VERSION_RAW: u32 = 4;
+const VERSION_GROWN: u32 = 5;
 const TEXT_AT: usize = 64;
 const TEXT_STARTS_AT: usize = TEXT_AT + 8;
 const SECTOR: u64 = BLOCK_BYTES as u64;
 const GENERATION_AT: u64 = SECTOR;
 /// Program units of an erase block of 4 MiB; with raw units of as many data.
 const PAGES_PER_BLOCK: u32 = 64;
-const BLOCKS_START_MULTIPLE: u64 = 4 << 20;
 
 /// What the blocks of a file or disk are like.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -90,9 +91,14 @@ impl Bands {
     }
 }
 
+/// Whether there is a zoned disk.
+pub fn is_zoned(path: &Path) -> Result<bool, DeviceError> {
+    Ok(Zoned::at(path)?.is_some())
+}
+
 /// `Err` for a zoned disk: who owns raw units writes on where he stopped, in as many blocks as he likes.
 pub fn expect_no_zones(path: &Path) -> Result<(), DeviceError> {
-    if Zoned::at(path)?.is_none() {
+    if !is_zoned(path)? {
         return Ok(());
     }
     let reason = "is a zoned disk, which bounds how many raw blocks may be partly written, and raw units do not";
@@ -111,6 +117,17 @@ pub struct Parts {
     pub fast: Option<FastNote>,
     /// Present if it is a device of raw units.
     pub raw: Option<RawOptions>,
+    /// Units of each shard that were added since, one number for each time.
+    pub added: Vec<u32>,
+}
+
+/// What the header of a device tells that has grown.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct GrownNote {
+    added: Vec<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fast: Option<FastNote>,
 }
 
 /// The rules of a file as those of flash without delays.
@@ -185,7 +202,7 @@ fn begin_plain(
     (parts, master): (&Parts, &Mark),
     nand: &Nand,
 ) -> Result<(), DeviceError> {
-    let (places, bytes) = places(&nand.geometry(), parts.shards, 0);
+    let (places, bytes) = places(&nand.geometry(), parts, 0);
     let disk = is_block_device(file, path)?;
     if disk {
         let mut reader = file;
@@ -202,8 +219,9 @@ fn begin_plain(
     }
     let failed = "write the records";
     for place in places {
+        let at = place.extents[0].records_at;
         let records: Vec<u8> = nand.records().flat_map(|(_, record)| record.encode()).collect();
-        file.write_all_at(&records, place.records_at).map_err(DeviceError::io(path, failed))?;
+        file.write_all_at(&records, at).map_err(DeviceError::io(path, failed))?;
     }
     lock::write_generation(file, path, GENERATION_AT, master)
 }
@@ -220,8 +238,9 @@ fn too_small(
         return DeviceError::invalid(path, reason, mend);
     };
     let reason = format!("has {found} bytes where the raw units and their spare need {needed}");
-    let place = places(geometry, parts.shards, 0).0.swap_remove(0);
-    let room = found.saturating_sub(place.blocks_at) / place.stride / u64::from(geometry.units);
+    let place = places(geometry, parts, 0).0.swap_remove(0);
+    let blocks_at = place.block_at(flash::BlockId(0));
+    let room = found.saturating_sub(blocks_at) / place.stride / u64::from(geometry.units);
     DeviceError::invalid(path, reason, raw::mend_for(raw, geometry, room))
 }
 
@@ -347,8 +366,10 @@ pub fn commit(path: &Path, file: &File, made: &Parts) -> Result<(), DeviceError>
 }
 
 fn encode(made: &Parts) -> Result<[u8; BLOCK_BYTES], DeviceError> {
-    let Parts { shards, shape, op_percent, uuid, ref fast, ref raw, .. } = *made;
+    let Parts { shards, shape, op_percent, uuid, ref fast, ref raw, ref added, .. } = *made;
+    let grown = || GrownNote { added: added.clone(), fast: fast.clone() };
     let (version, text) = match (fast, raw) {
+        _ if !added.is_empty() => (VERSION_GROWN, Some(toml::to_string(&grown()))),
         (None, None) => (VERSION, None),
         (Some(fast), _) => (VERSION_FAST, Some(toml::to_string(fast))),
         (None, Some(raw)) => (VERSION_RAW, Some(toml::to_string(&RawNote::new(raw)))),
@@ -488,23 +509,6 @@ pub fn is_block_device(file: &File, path: &Path) -> Result<bool, DeviceError> {
     Ok(metadata.file_type().is_block_device())
 }
 
-/// Where the shards' parts lie, and the end of the last.
-fn places(geometry: &Geometry, shards: u32, generation: u64) -> (Vec<Place>, u64) {
-    let blocks = u64::from(geometry.blocks());
-    let records_bytes = (blocks * RECORD_BYTES as u64).next_multiple_of(SECTOR);
-    let stride = u64::from(geometry.pages_per_block) * page_bytes(geometry.slots_per_page);
-    let records_end = 2 * SECTOR + u64::from(shards) * records_bytes;
-    let blocks_start = records_end.next_multiple_of(BLOCKS_START_MULTIPLE);
-    let place = |shard: u64| Place {
-        records_at: 2 * SECTOR + shard * records_bytes,
-        blocks_at: blocks_start + shard * blocks * stride,
-        stride,
-        generation,
-    };
-    let end = blocks_start + u64::from(shards) * blocks * stride;
-    ((0..u64::from(shards)).map(place).collect(), end)
-}
-
 fn read_header(path: &Path, file: &File) -> Result<Parts, DeviceError> {
     let mend = "restore it from a backup, or format the device anew";
     let mut header = [0; BLOCK_BYTES];
@@ -523,8 +527,8 @@ fn read_header(path: &Path, file: &File) -> Result<Parts, DeviceError> {
     if header[..8] != *MAGIC {
         return Err(DeviceError::invalid(path, "holds no device of Weir", "see `weir format`"));
     }
-    if !(VERSION..=VERSION_RAW).contains(&word(8)) {
-        let reason = format!("version {}: this build reads {VERSION} to {VERSION_RAW}", word(8));
+    if !(VERSION..=VERSION_GROWN).contains(&word(8)) {
+        let reason = format!("version {}: this build reads {VERSION} to {VERSION_GROWN}", word(8));
         return Err(DeviceError::invalid(path, reason, "use the build that made the device"));
     }
     if word(52) != flash::crc(&header[..52]) || word(12) == 0 {
@@ -552,10 +556,15 @@ fn read_header(path: &Path, file: &File) -> Result<Parts, DeviceError> {
         let reason = format!("what the header says of {of} is damaged");
         DeviceError::invalid(path, reason, mend)
     };
-    let (mut fast, mut raw) = (None, None);
+    let (mut fast, mut raw, mut added) = (None, None, Vec::new());
     match word(8) {
         VERSION_FAST => {
             fast = Some(text_of(&header).ok_or_else(|| damaged("the fast tier"))?);
+        }
+        VERSION_GROWN => {
+            let note: Option<GrownNote> = text_of(&header);
+            let note = note.filter(|note| is_sound(&note.added, shape.channels));
+            GrownNote { added, fast } = note.ok_or_else(|| damaged("its growth"))?;
         }
         VERSION_RAW => {
             let note: Option<RawNote> = text_of(&header);
@@ -564,7 +573,13 @@ fn read_header(path: &Path, file: &File) -> Result<Parts, DeviceError> {
         }
         _ => {}
     }
-    Ok(Parts { shards: word(12), shape, bands, op_percent: word(48), uuid, fast, raw })
+    Ok(Parts { shards: word(12), shape, bands, op_percent: word(48), uuid, fast, raw, added })
+}
+
+/// Whether a device of so many units can have been made with some and grown by these.
+fn is_sound(added: &[u32], units: u32) -> bool {
+    let sum: u64 = added.iter().map(|&units| u64::from(units)).sum();
+    !added.contains(&0) && sum < u64::from(units)
 }
 
 /// Opens the parts of a device that is claimed, and with [`Mode::ReadWrite`] marked as of this
@@ -583,7 +598,7 @@ pub fn open(
     let mut media = Vec::new();
     let tier = fast.map(|fast| &fast.tier);
     let geometry = parts.nand(tier)?.geometry().without_fast();
-    for (index, place) in (0..).zip(places(&geometry, parts.shards, generation).0) {
+    for (index, place) in (0..).zip(places(&geometry, parts, generation).0) {
         let nand = parts.nand(tier)?;
         let direct = open_direct(path, writable, tier.is_some())?;
         let clone = file.try_clone().map_err(DeviceError::io(path, "open"))?;
@@ -635,7 +650,7 @@ pub fn slot_of(
         return Ok(None);
     }
     let geometry = parts.nand(tier)?.geometry().without_fast();
-    let place = places(&geometry, parts.shards, generation).0.swap_remove(shard as usize);
+    let place = places(&geometry, parts, generation).0.swap_remove(shard as usize);
     let failed = "look for a page";
     let clone = file.try_clone().map_err(DeviceError::io(path, failed))?;
     let fence = Fence { file: clone, at: GENERATION_AT, expected: encode_generation(generation) };

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `device.toml` | what the device is, for people too; written last, so a folder with it is whole |
 //! | `making` | is there until the device is made |
+//! | `growing` | is there while it is made larger: the `device.toml` to come |
 //! | `lock` | locked by the server that has it open, its process id; or shared by those that only look |
 //! | `generation` | 8 bytes little-endian and their CRC-32C: opens for writing so far; at 512 the master |
 //! | `history.json` | no part of the device: what its servers did in the last day ([`crate::control`]) |
@@ -31,6 +32,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// What a folder holds.
+#[derive(Clone)]
 pub struct Description {
     pub uuid: u128,
     pub shards: u32,
@@ -101,6 +103,8 @@ const VERSION_BARE: u32 = 1;
 const FILE_NAME: &str = "device.toml";
 /// As a config may ask for.
 const OP_PERCENT: std::ops::RangeInclusive<u32> = 1..=1000;
+/// Is there while a device is made larger, and holds its description to come.
+const GROWING: &str = "growing";
 /// Is there while a device is being made: then what is beside it is nobody's yet.
 const MAKING: &str = "making";
 
@@ -195,7 +199,18 @@ pub fn claim(path: &Path, mode: Mode) -> Result<(Description, Found, File), Devi
         let reason = "is a folder, where Weir has a file while a device is being made";
         return Err(DeviceError::invalid(&making, reason, "remove it"));
     }
-    let device = read_description(path)?;
+    let mut device = read_description(path)?;
+    if let Some(larger) = growing(path, &device)? {
+        if mode == Mode::ReadOnly {
+            let reason = "tells of a growth of the device that was cut off";
+            let mend = "`weir grow`, or a start of its server, goes on with it; nothing is lost";
+            return Err(DeviceError::invalid(&path.join(GROWING), reason, mend));
+        }
+        if !device.edited {
+            finish_growth(path, &device, &larger)?;
+            device = larger;
+        }
+    }
     // Who only looks is told, and may look.
     if device.edited && mode == Mode::ReadWrite {
         return Err(edited(path));
@@ -286,6 +301,12 @@ fn file_sizes(geometry: &Geometry) -> [(&'static str, u64); 3] {
 
 /// Writes `device.toml`: from now on there is a device.
 pub fn commit(path: &Path, device: &Description) -> Result<(), DeviceError> {
+    write_whole(path, FILE_NAME, &text_of(path, device)?)?;
+    forget_making(path)
+}
+
+/// What `device.toml` says of it.
+fn text_of(path: &Path, device: &Description) -> Result<String, DeviceError> {
     let Shape { channels, dies_per_channel, blocks_per_plane, logical_blocks } = device.shape;
     let Faults { factory_bad, program_fail, erase_fail, correctable, uncorrectable, .. } =
         device.faults;
@@ -317,8 +338,87 @@ pub fn commit(path: &Path, device: &Description) -> Result<(), DeviceError> {
         DeviceError::invalid(&file, format!("cannot be written as TOML: {e}"), "report this")
     })?;
     let text = format!("# A device of Weir. Made by `weir format`; not to be edited.\n{text}");
-    write_whole(path, FILE_NAME, &summed::with_sum(text))?;
-    forget_making(path)
+    Ok(summed::with_sum(text))
+}
+
+/// Makes the files of the device long enough for a larger one, and describes that. From the first step on whoever
+/// opens it for writing goes on with this.
+pub fn grow(path: &Path, device: &Description, larger: &Description) -> Result<(), DeviceError> {
+    write_whole(path, GROWING, &text_of(path, larger)?)?;
+    finish_growth(path, device, larger)
+}
+
+/// Whether a growth of the device was cut off.
+pub fn is_growing(path: &Path) -> bool {
+    path.join(GROWING).exists()
+}
+
+/// The larger device that this one is being made into, if it is.
+fn growing(path: &Path, device: &Description) -> Result<Option<Description>, DeviceError> {
+    if !is_growing(path) {
+        return Ok(None);
+    }
+    let larger = read_description_in(path, GROWING)?;
+    if larger.uuid != device.uuid || larger.edited {
+        let reason =
+            "tells of a growth that is not this device's, or is not as Weir has written it";
+        let mend = "restore the whole device from a backup; nothing was written";
+        return Err(DeviceError::invalid(&path.join(GROWING), reason, mend));
+    }
+    Ok(Some(larger))
+}
+
+fn finish_growth(
+    path: &Path,
+    device: &Description,
+    larger: &Description,
+) -> Result<(), DeviceError> {
+    // The last step may be all that is missing.
+    if device.shape.channels < larger.shape.channels {
+        let file = path.join("generation");
+        let opened = files::open(&file, File::options().read(true));
+        let opened = opened.map_err(DeviceError::io(&file, "open"))?;
+        let master = lock::read_generation(&opened, &file, 0)?.before(device.uuid);
+        for shard in 0..device.shards {
+            extend(&shard_folder(path, shard), (device, larger), shard, &master)?;
+        }
+        commit(path, larger)?;
+    }
+    remove(&path.join(GROWING))
+}
+
+/// Makes the files of a shard long enough for a larger device. May be done again, as long as nothing else is.
+fn extend(
+    folder: &Path,
+    (device, larger): (&Description, &Description),
+    shard: u32,
+    master: &Mark,
+) -> Result<(), DeviceError> {
+    let nand =
+        |device: &Description| device.shape.nand(&device.profile, &device.faults, shard, None);
+    let (before, after) = (nand(device)?.geometry(), nand(larger)?);
+    let sizes = file_sizes(&before).into_iter().zip(file_sizes(&after.geometry()));
+    for (role, ((name, old), (_, new))) in SHARD_ROLES.into_iter().zip(sizes) {
+        let path = folder.join(name);
+        let failed = "make it longer";
+        let file = files::open(&path, File::options().write(true));
+        let file = file.map_err(DeviceError::io(&path, failed))?;
+        let longer = || {
+            file.set_len(identity::with_mark(new))?;
+            // Where the mark was is room for slots now.
+            let mark_at = old.next_multiple_of(4096);
+            file.write_all_at(&vec![0; (identity::with_mark(old) - mark_at) as usize], mark_at)?;
+            if name == "blocks" {
+                let records = after.records().skip(before.blocks() as usize);
+                let records: Vec<u8> = records.flat_map(|(_, record)| record.encode()).collect();
+                file.write_all_at(&records, old)?;
+            }
+            file.sync_all()
+        };
+        longer().map_err(DeviceError::io(&path, failed))?;
+        Marked::new(folder, role, shard, new).write(master)?;
+    }
+    Ok(())
 }
 
 fn forget_making(path: &Path) -> Result<(), DeviceError> {
@@ -383,8 +483,12 @@ pub fn describe(path: &Path) -> Result<toml::Table, DeviceError> {
 }
 
 pub fn read_description(path: &Path) -> Result<Description, DeviceError> {
+    read_description_in(path, FILE_NAME)
+}
+
+fn read_description_in(path: &Path, name: &str) -> Result<Description, DeviceError> {
     const MEND: &str = "restore the file from a backup; the data beside it may be intact";
-    let file = path.join(FILE_NAME);
+    let file = path.join(name);
     let text = files::read_text(&file).map_err(DeviceError::of_own(&file, "read", MEND))?;
     let invalid = |reason: String| DeviceError::invalid(&file, reason, MEND);
     let table: toml::Table =
@@ -456,7 +560,7 @@ pub fn edited(path: &Path) -> DeviceError {
 pub fn contradicted(path: &Path, described: u32, found: u32) -> DeviceError {
     let reason = format!("logical_blocks = {described}: but each shard was formatted with {found}");
     let mend = format!(
-        "restore the file from a backup; or say logical_blocks = {found} there, and take out the last \
+        "if `weir grow` was cut off here, run it again; else restore the file from a backup, or say logical_blocks = {found} there, and take out the last \
          line if that is a checksum"
     );
     DeviceError::invalid(&path.join(FILE_NAME), reason, mend)

@@ -1,9 +1,9 @@
 //! Kept memory of a device: whose it is, and how it comes and goes with the opens.
 
-use super::{Description, Device, DeviceError, FastPart, Kind, Mode, Own, Shape, direct, folder};
+use super::own::Flash;
+use super::{Description, Device, DeviceError, FastPart, Kind, Mode, Own, direct, folder};
 use crate::kept::{Identity, Kept, KeptOptions, KeptPlace, frames_wanted, newer};
 use ftl::Settings;
-use nand::Faults;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -55,27 +55,15 @@ impl Own {
         Some(format!("{}: {why}", self.path.display()))
     }
 
-    fn shape(&self) -> Shape {
-        match &self.what {
-            Description::Folder(own) => own.shape,
-            Description::File(own) => own.shape,
-        }
-    }
-
     /// What kept memory must be of.
     fn kept_identity(&self, fast: Option<&FastPart>) -> Result<Identity, String> {
         let shown = |error: DeviceError| error.to_string();
-        let direct = direct::profile(&self.bands());
-        let none = Faults::default();
-        let (profile, faults, shards) = match &self.what {
-            Description::Folder(own) => (&own.profile, &own.faults, own.shards),
-            Description::File(own) => (&direct, &none, own.shards),
-        };
+        let Flash { shape, profile, faults, shards } = self.flash();
         if self.what.raw().is_some() {
             return Err("raw units have none: their mount reads little".into());
         }
         let tier = fast.map(|fast| &fast.tier);
-        let nand = self.shape().nand(profile, faults, 0, tier).map_err(shown)?;
+        let nand = shape.nand(&profile, &faults, 0, tier).map_err(shown)?;
         Ok(Identity {
             uuid: self.uuid(),
             generation: self.found.generation,

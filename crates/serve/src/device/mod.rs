@@ -12,11 +12,13 @@ mod direct;
 mod error;
 mod fast;
 mod folder;
+mod growth;
 mod home;
 mod identity;
 mod kept;
 mod lock;
 mod own;
+mod places;
 pub(crate) mod raw;
 mod summed;
 mod volumes;
@@ -26,6 +28,8 @@ mod zoned;
 pub use crate::kept::{KeptCounts, KeptOptions, KeptPlace};
 pub use error::DeviceError;
 pub use fast::FastOptions;
+pub(crate) use growth::with_snapshots;
+pub use growth::{Growth, Wish};
 pub use raw::RawOptions;
 pub use volumes::{
     Change, ChangeError, JOINT, Limits, NAME_BYTES_MAX, NUMBER_MAX, Shadow, Snapshot, Stretch,
@@ -350,6 +354,11 @@ impl Device {
         &self.impaired
     }
 
+    /// Logical blocks that each shard has, as far as it is described; 0 of a device in memory.
+    pub(crate) fn logical_blocks(&self) -> u32 {
+        self.own.as_ref().map_or(0, |own| own.shape().logical_blocks)
+    }
+
     /// What is wrong if a shard was formatted for another number of logical blocks than the device says.
     pub(crate) fn contradicted(&self, mut found: impl Iterator<Item = u32>) -> Option<DeviceError> {
         let own = self.own.as_ref()?;
@@ -630,7 +639,8 @@ impl Plan {
     fn parts(&self, options: &DeviceOptions, fast: Option<FastNote>) -> direct::Parts {
         let DeviceOptions { shards, op_percent, .. } = *options;
         let Self { shape, bands, uuid, .. } = *self;
-        direct::Parts { shards, shape, bands, op_percent, uuid, fast, raw: self.raw.clone() }
+        let raw = self.raw.clone();
+        direct::Parts { shards, shape, bands, op_percent, uuid, fast, raw, added: Vec::new() }
     }
 
     fn profile<'a>(&'a self, options: &'a DeviceOptions) -> &'a Profile {

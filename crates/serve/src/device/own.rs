@@ -7,12 +7,12 @@ use super::lock::Found;
 use super::zoned::{self, EraseCounts};
 use super::{
     DeviceError, FastNote, FastOptions, FastPart, Kind, Mode, NewPart, RAW_WITHOUT_FAST,
-    RawOptions, VOLATILE_FAST, fast, folder, tier,
+    RawOptions, Shape, VOLATILE_FAST, fast, folder, tier,
 };
 use crate::kept::Kept;
 use crate::medium::TAKE_OVER;
 use ftl::Settings;
-use nand::Faults;
+use nand::{Faults, Profile};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,39 @@ impl Description {
     }
 }
 
+/// What the media of a device are made from.
+pub(super) struct Flash {
+    pub shape: Shape,
+    pub profile: Profile,
+    pub faults: Faults,
+    pub shards: u32,
+}
+
 impl Own {
+    /// What its media are made from.
+    pub fn flash(&self) -> Flash {
+        let shape = self.shape();
+        match &self.what {
+            Description::Folder(own) => Flash {
+                shape,
+                profile: own.profile.clone(),
+                faults: own.faults.clone(),
+                shards: own.shards,
+            },
+            Description::File(own) => {
+                let (profile, faults) = (direct::profile(&own.bands), Faults::default());
+                Flash { shape, profile, faults, shards: own.shards }
+            }
+        }
+    }
+
+    pub fn shape(&self) -> Shape {
+        match &self.what {
+            Description::Folder(own) => own.shape,
+            Description::File(own) => own.shape,
+        }
+    }
+
     /// A device that was made just now, with this master.
     pub fn new(
         path: &Path,
@@ -76,14 +108,6 @@ impl Own {
                 let what = Description::File(parts);
                 Ok(Self { path: path.clone(), what, home: None, lock, found, begun: false })
             }
-        }
-    }
-
-    /// What its blocks are like, if it is in a file or on a disk.
-    pub fn bands(&self) -> direct::Bands {
-        match &self.what {
-            Description::Folder(_) => direct::Bands::PLAIN,
-            Description::File(parts) => parts.bands,
         }
     }
 
@@ -280,22 +304,17 @@ impl Own {
         settings: &Settings,
         shadow_blocks: u32,
     ) -> Result<(), DeviceError> {
-        let bands = self.bands();
-        let direct_profile = direct::profile(&bands);
-        let (shape, profile, faults, shards) = match &self.what {
-            Description::Folder(own) => (own.shape, &own.profile, own.faults.clone(), own.shards),
-            Description::File(own) => (own.shape, &direct_profile, Faults::default(), own.shards),
-        };
+        let Flash { shape, profile, faults, shards } = self.flash();
         if self.what.raw().is_some() {
             return Err(DeviceError::Options(RAW_WITHOUT_FAST.into()));
         }
         let Some(path) = fast::path_of(&options.kind) else {
             return Err(DeviceError::Options(VOLATILE_FAST.into()));
         };
-        let geometry = shape.nand(profile, &faults, 0, None)?.geometry();
+        let geometry = shape.nand(&profile, &faults, 0, None)?.geometry();
         let entries = shape.logical_blocks.saturating_add(shadow_blocks);
         let tier = tier(options, &geometry, (shards, entries), settings)?;
-        let geometry = shape.nand(profile, &faults, 0, Some(&tier))?.geometry();
+        let geometry = shape.nand(&profile, &faults, 0, Some(&tier))?.geometry();
         let device = self.uuid();
         let new = NewPart { kind: &options.kind, device, shards, geometry };
         let note = new.create(&self.found.before(device))?;

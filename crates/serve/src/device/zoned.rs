@@ -391,7 +391,7 @@ impl Zoned {
     /// Where the blocks from `first` on are.
     fn place(&self, first: usize, generation: u64) -> Place {
         let (blocks_at, stride) = (self.data()[first].at, self.zone_bytes());
-        Place { records_at: 0, blocks_at, stride, generation }
+        Place::of_zones(blocks_at, stride, generation)
     }
 
     /// What a server that opens the device in `generation` finds until another one opens it.
@@ -481,7 +481,7 @@ mod tests {
         );
         assert_eq!(zoned.data().len(), 4);
         let place = zoned.place(1, 7);
-        assert_eq!((place.blocks_at, place.stride, place.generation), (16 * MIB, 4 * MIB, 7));
+        assert_eq!(place, Place::of_zones(16 * MIB, 4 * MIB, 7));
         assert!(!zoned.is_written());
     }
 

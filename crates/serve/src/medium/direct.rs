@@ -10,6 +10,7 @@
 //! | 1 | generation: the 12 bytes of [`super::encode_generation`] |
 //! | 2.. | one 16-byte record a block, `nand::BlockRecord` |
 //! | from the next multiple of a block's bytes | the blocks of all shards in turn |
+//! | behind them, for each time that it grew | records and blocks of what it grew by, likewise |
 //!
 //! The first sector of a program unit:
 //!
@@ -71,16 +72,46 @@ const fn summed_bytes(slots: u32) -> usize {
 }
 
 /// Where one shard's part of the file lies.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Place {
-    /// First byte of its records, a multiple of 4 KiB.
-    pub records_at: u64,
-    /// First byte of its blocks.
-    pub blocks_at: u64,
+    /// In the order of their blocks: what the device was made with, and what it grew by since.
+    pub extents: Vec<Extent>,
     /// From one block to the next.
     pub stride: u64,
     /// This open's generation, kept with each page.
     pub generation: u64,
+}
+
+/// Blocks that lie side by side.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Extent {
+    /// The first of them.
+    pub first: u32,
+    /// How many.
+    pub blocks: u32,
+    /// First byte of their records, a multiple of 4 KiB.
+    pub records_at: u64,
+    /// First byte of the blocks.
+    pub blocks_at: u64,
+}
+
+impl Place {
+    /// Of blocks without records that lie side by side, as zones do.
+    pub fn of_zones(blocks_at: u64, stride: u64, generation: u64) -> Self {
+        let all = Extent { first: 0, blocks: u32::MAX, records_at: 0, blocks_at };
+        Self { extents: vec![all], stride, generation }
+    }
+
+    /// The first byte of a block.
+    pub fn block_at(&self, block: BlockId) -> u64 {
+        let extent = &self.extents[self.extent_of(block)];
+        extent.blocks_at + u64::from(block.0 - extent.first) * self.stride
+    }
+
+    fn extent_of(&self, block: BlockId) -> usize {
+        let found = self.extents.iter().rposition(|extent| extent.first <= block.0);
+        found.expect("the first extent begins with block 0")
+    }
 }
 
 /// One shard's part of a file or block device.
@@ -95,14 +126,23 @@ pub struct DirectStore {
 
 /// What the blocks are on.
 enum Manner {
-    Plain(Records),
-    Zoned { changer: Changer, erase_counts: Arc<[AtomicU32]>, first: usize },
+    /// One for each extent.
+    Plain(Vec<Records>),
+    Zoned {
+        changer: Changer,
+        erase_counts: Arc<[AtomicU32]>,
+        first: usize,
+    },
 }
 
 impl DirectStore {
     /// Opens a part of `file`, which must be open for direct I/O.
     pub fn open(file: File, geometry: &Geometry, place: Place, fence: &Fence) -> io::Result<Self> {
-        let manner = Manner::Plain(Records::read(&file, place.records_at, geometry.blocks())?);
+        let records = place
+            .extents
+            .iter()
+            .map(|extent| Records::read(&file, extent.records_at, (extent.first, extent.blocks)));
+        let manner = Manner::Plain(records.collect::<io::Result<_>>()?);
         let Fence { at: generation_at, expected, .. } = *fence;
         Ok(Self { file, geometry: *geometry, place, generation_at, expected, manner })
     }
@@ -131,7 +171,9 @@ impl DirectStore {
     /// The record of a block as of its last erase, if it is sound; not kept on zones.
     pub fn stored_record(&self, block: BlockId) -> Option<BlockRecord> {
         match &self.manner {
-            Manner::Plain(records) => BlockRecord::decode(&records.of(block)),
+            Manner::Plain(records) => {
+                BlockRecord::decode(&records[self.place.extent_of(block)].of(block))
+            }
             Manner::Zoned { .. } => None,
         }
     }
@@ -182,7 +224,7 @@ impl DirectStore {
     }
 
     fn pages(&self) -> Pages<'_> {
-        Pages { file: &self.file, geometry: self.geometry, place: self.place }
+        Pages { file: &self.file, geometry: self.geometry, place: &self.place }
     }
 
     /// The OOB of a slot of a block of this erase count; zeroes if its page is not sound.
@@ -316,6 +358,7 @@ impl DirectStore {
     ) -> u32 {
         match &mut self.manner {
             Manner::Plain(records) => {
+                let records = &mut records[self.place.extent_of(block)];
                 records.write(job, block, record, scratch.view(0, 1), (&self.file, ring));
                 1
             }
@@ -331,7 +374,8 @@ impl DirectStore {
     /// The write of a block's record has ended: the next of its sector goes on.
     pub fn record_written(&mut self, block: BlockId, ring: &mut Ring) {
         if let Manner::Plain(records) = &mut self.manner {
-            records.written(block, (&self.file, ring));
+            let of = self.place.extent_of(block);
+            records[of].written(block, (&self.file, ring));
         }
     }
 
@@ -359,7 +403,7 @@ impl DirectStore {
 struct Pages<'a> {
     file: &'a File,
     geometry: Geometry,
-    place: Place,
+    place: &'a Place,
 }
 
 impl Pages<'_> {
@@ -420,7 +464,7 @@ impl Pages<'_> {
     }
 
     fn block_at(&self, block: BlockId) -> u64 {
-        self.place.blocks_at + u64::from(block.0) * self.place.stride
+        self.place.block_at(block)
     }
 
     fn page_at(&self, slot: SlotId) -> u64 {

@@ -76,7 +76,7 @@ impl FastStore {
         let mut store = Self {
             slots,
             oobs,
-            records: Records::read(&records.file, records.at, geometry.blocks())?,
+            records: Records::read(&records.file, records.at, (0, geometry.blocks()))?,
             record_area: records,
             geometry: *geometry,
             begun: BTreeMap::new(),
@@ -135,7 +135,7 @@ impl FastStore {
         geometry: &Geometry,
         block: BlockId,
     ) -> io::Result<[u8; RECORD_BYTES]> {
-        Ok(Records::read(&records.file, records.at, geometry.blocks())?.of(block))
+        Ok(Records::read(&records.file, records.at, (0, geometry.blocks()))?.of(block))
     }
 
     /// How many slots of a block were written when the store was opened.

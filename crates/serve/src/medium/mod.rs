@@ -28,7 +28,7 @@ mod records;
 mod store;
 pub mod zones;
 
-pub use direct::{DirectStore, Place, SLOTS_PER_PAGE, SLOTS_PER_RAW_PAGE, page_bytes};
+pub use direct::{DirectStore, Extent, Place, SLOTS_PER_PAGE, SLOTS_PER_RAW_PAGE, page_bytes};
 pub use fast::{Area, FastStore, oob_sectors};
 pub use fence::{Looks, Lost, TAKE_OVER, Watch};
 pub use file::{

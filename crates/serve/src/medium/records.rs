@@ -1,4 +1,4 @@
-//! The records of blocks where they are written by direct I/O: whole sectors, each with those of
+//! The records of blocks that lie side by side, where they are written by direct I/O: whole sectors, each with those of
 //! many blocks.
 //!
 //! Invariant: writes of one sector follow one another, each with all that is known when it goes out.
@@ -19,6 +19,8 @@ const RECORDS_PER_SECTOR: u32 = (BLOCK_BYTES / RECORD_BYTES) as u32;
 pub struct Records {
     /// First byte in the file.
     at: u64,
+    /// The block that the first record is of.
+    first: u32,
     /// All records as they are or will be on the disk.
     bytes: Buffer,
     /// Per sector: a write is under way.
@@ -36,17 +38,18 @@ struct Waiting {
 }
 
 impl Records {
-    /// Those of `blocks` blocks, from `at` on.
-    pub fn read(file: &File, at: u64, blocks: u32) -> io::Result<Self> {
+    /// Those of the blocks from `first` on, which begin at `at`.
+    pub fn read(file: &File, at: u64, (first, blocks): (u32, u32)) -> io::Result<Self> {
         let sectors = blocks.div_ceil(RECORDS_PER_SECTOR);
         let mut bytes = Buffer::new(sectors);
         file.read_exact_at(bytes.bytes_mut(), at)?;
-        Ok(Self { at, bytes, writing: vec![false; sectors as usize], waiting: VecDeque::new() })
+        let writing = vec![false; sectors as usize];
+        Ok(Self { at, first, bytes, writing, waiting: VecDeque::new() })
     }
 
     /// That of a block as it was written last.
     pub fn of(&self, block: BlockId) -> [u8; RECORD_BYTES] {
-        let start = block.0 as usize * RECORD_BYTES;
+        let start = (block.0 - self.first) as usize * RECORD_BYTES;
         self.bytes.bytes()[start..][..RECORD_BYTES].try_into().expect("16 bytes")
     }
 
@@ -60,9 +63,9 @@ impl Records {
         scratch: View,
         (file, ring): (&File, &mut Ring),
     ) {
-        let start = block.0 as usize * RECORD_BYTES;
+        let start = (block.0 - self.first) as usize * RECORD_BYTES;
         self.bytes.bytes_mut()[start..][..RECORD_BYTES].copy_from_slice(&record);
-        let sector = block.0 / RECORDS_PER_SECTOR;
+        let sector = (block.0 - self.first) / RECORDS_PER_SECTOR;
         let waiting = Waiting { job, sector, scratch };
         if self.writing[sector as usize] {
             self.waiting.push_back(waiting);
@@ -82,7 +85,7 @@ impl Records {
 
     /// The write of a block's record has ended: the next of its sector goes on.
     pub fn written(&mut self, block: BlockId, to: (&File, &mut Ring)) {
-        let sector = block.0 / RECORDS_PER_SECTOR;
+        let sector = (block.0 - self.first) / RECORDS_PER_SECTOR;
         self.writing[sector as usize] = false;
         let next = self.waiting.iter().position(|waiting| waiting.sector == sector);
         if let Some(turn) = next.and_then(|position| self.waiting.remove(position)) {

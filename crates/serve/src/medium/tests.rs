@@ -404,7 +404,7 @@ fn zones_in_a_file(path: &Path) -> Rig {
     let file = options.read(true).write(true).create(true).truncate(true).open(path).unwrap();
     // The generation, for who looks at it.
     std::os::unix::fs::FileExt::write_all_at(&file, &[0; GENERATION_BYTES], 0).unwrap();
-    let place = Place { records_at: 0, blocks_at: 4096, stride: 4 << 20, generation: 9 };
+    let place = Place::of_zones(4096, 4 << 20, 9);
     let fence = Fence { file: file.try_clone().unwrap(), at: 0, expected: [0; GENERATION_BYTES] };
     let counts = (5..13).map(Into::into).collect();
     let store = DirectStore::open_zoned(file, &rules.geometry(), place, &fence, (counts, 0));

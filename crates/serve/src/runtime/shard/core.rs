@@ -84,6 +84,14 @@ impl CoreSettings {
         self
     }
 
+    /// The same for a device that is to have so many logical blocks in each shard, should it be about to grow.
+    pub fn with_blocks_min(mut self, logical_blocks: u32) -> Self {
+        if let Self::Block(settings) = &mut self {
+            settings.logical_blocks_min = logical_blocks;
+        }
+        self
+    }
+
     /// Those of one of so many shards: what is said for the device is shared among them.
     pub fn of_shard(mut self, shards: usize) -> Self {
         if let Self::Block(settings) = &mut self {

@@ -191,20 +191,25 @@ fn of_an_older_small_volume_nothing_is_sure_and_what_may_be_older_is_had_by_who_
     served.stop();
 }
 
-/// Overwrites the block of the small volume in which `needle` is found first.
-fn damage_log(both: &Both, needle: &[u8]) {
+/// The small volume, and where the block begins in which `needle` is found first.
+fn log_block(both: &Both, needle: &[u8]) -> (Client, u64) {
     let socket = Path::new(&both.places()[1]).join("nbd.sock");
     let mut volume = Client::connect(&socket, "default").expect("it answers");
     for at in (0..256).map(|mib: u64| mib << 20) {
         let Ok(bytes) = volume.try_read(at, 1 << 20) else { break };
         let found = bytes.windows(needle.len()).position(|part| part == needle);
         if let Some(found) = found {
-            volume.write(at + found as u64 / 4096 * 4096, &[0x5a; 4096]);
-            volume.flush();
-            return;
+            return (volume, at + found as u64 / 4096 * 4096);
         }
     }
     panic!("no put was found on the volume");
+}
+
+/// Overwrites that block.
+fn damage_log(both: &Both, needle: &[u8]) {
+    let (mut volume, at) = log_block(both, needle);
+    volume.write(at, &[0x5a; 4096]);
+    volume.flush();
 }
 
 #[test]
@@ -224,6 +229,34 @@ fn a_put_that_was_answered_last_before_a_kill_and_is_damaged_is_told_and_not_gon
         assert!(told.contains(".log") && told.contains("--damaged"), "{told}");
     }
     start(&both, &["--damaged=older"]).expect("what is left").stop();
+}
+
+#[test]
+fn an_older_copy_of_the_block_that_was_written_last_is_told_and_not_taken_for_the_end() {
+    let both = Both::start("storeprior", "256MiB");
+    let served = Served::start(&both, "st", &["--slices", "1"]);
+    let store = served.client();
+    for n in 0..10 {
+        store.put(&key(n), if n == 9 { NEEDLE } else { b"before" }).expect("a put");
+    }
+    let (mut volume, at) = log_block(&both, NEEDLE);
+    let older = volume.read(at, 4096);
+    for n in 10..20 {
+        store.put(&key(n), b"behind").expect("a put");
+    }
+    // Killed.
+    drop(served);
+    assert!(volume.read(at, 4096) != older, "the same block has them");
+    volume.write(at, &older);
+    volume.flush();
+    for args in [&[][..], &["--damaged"]] {
+        let told = start(&both, args).map(drop).unwrap_err();
+        assert!(told.contains(".log") && told.contains("--damaged"), "{told}");
+    }
+    let served = start(&both, &["--damaged=older"]).expect("what is left");
+    assert_eq!(served.client().get(&key(9)).expect("an answer").as_deref(), Some(NEEDLE));
+    assert!(served.run(&["status"]).contains("MISSING"), "it is told");
+    served.stop();
 }
 
 #[test]

@@ -36,6 +36,8 @@ pub struct Growth {
 
 /// Channels that are tried beyond those that a wish for blocks should need.
 const TRIES: u32 = 64;
+/// Channels over all shards that a device may have, as when it is made.
+const CHANNELS_MAX: u32 = 1024;
 /// Times that a file or disk may grow: its header has room for more.
 const TIMES_MAX: usize = 64;
 
@@ -150,7 +152,7 @@ fn extend(path: &Path, file: &File, parts: &direct::Parts) -> Result<(), DeviceE
             let mend = "make the disk larger, or say fewer --channels or a smaller --capacity";
             return Err(DeviceError::invalid(path, reason, mend));
         }
-    } else {
+    } else if file.metadata().map_err(DeviceError::io(path, "size"))?.len() < bytes {
         file.set_len(bytes).map_err(DeviceError::io(path, "size"))?;
     }
     for added in places.iter().filter_map(|place| place.extents.last()) {
@@ -182,6 +184,7 @@ fn larger(
             let reason = format!("has {} channels, which stay", shape.channels * shards);
             Err(DeviceError::invalid(path, reason, "say more --channels than that"))
         }
+        Wish::Channels(channels) if channels > CHANNELS_MAX => Err(too_many(path, channels.into())),
         Wish::Channels(channels) => {
             let channels = channels / shards;
             let logical_blocks = offered(flash, channels, settings)?;
@@ -195,7 +198,7 @@ fn larger(
         Wish::Blocks(blocks) => {
             let wanted = u32::try_from(split.shard_blocks(blocks)).map_err(|_| too_large())?;
             let logical_blocks = wanted.max(shape.logical_blocks);
-            let channels = channels_for(flash, logical_blocks, settings)?;
+            let channels = channels_for(path, flash, logical_blocks, settings)?;
             Ok(Shape { channels, logical_blocks, ..shape })
         }
     }
@@ -203,6 +206,7 @@ fn larger(
 
 /// The fewest channels that offer so many logical blocks.
 fn channels_for(
+    path: &Path,
     flash: &Flash,
     logical_blocks: u32,
     settings: &Settings,
@@ -210,14 +214,15 @@ fn channels_for(
     let Shape { channels, logical_blocks: now, .. } = flash.shape;
     // As many times the channels are enough, and a few less may be: of a larger device the FTL needs a smaller part.
     let times = (u64::from(logical_blocks) * u64::from(channels)).div_ceil(u64::from(now));
-    let (mut few, mut many) = (channels, u32::try_from(times).map_err(|_| too_large())?);
-    while offered(flash, many, settings)? < logical_blocks {
-        // Whole stripes, or blocks that are bad from the start.
-        few = many + 1;
-        many = few;
-        if u64::from(many) > times + u64::from(TRIES) {
-            return Err(too_large());
+    let most = CHANNELS_MAX / flash.shards;
+    let (mut few, mut many) = (channels, u32::try_from(times).unwrap_or(u32::MAX));
+    while many > most || offered(flash, many, settings)? < logical_blocks {
+        if many >= most || u64::from(many) >= times + u64::from(TRIES) {
+            return Err(too_many(path, times * u64::from(flash.shards)));
         }
+        // Whole stripes, or blocks that are bad from the start.
+        many += 1;
+        few = many;
     }
     while few < many {
         let middle = few + (many - few) / 2;
@@ -225,6 +230,12 @@ fn channels_for(
         if suffices { many = middle } else { few = middle + 1 }
     }
     Ok(many)
+}
+
+fn too_many(path: &Path, channels: u64) -> DeviceError {
+    let reason =
+        format!("would have some {channels} channels, and a device has {CHANNELS_MAX} at most");
+    DeviceError::invalid(path, reason, "copy it to a new device, whose channels are larger")
 }
 
 fn too_large() -> DeviceError {
@@ -299,6 +310,8 @@ mod tests {
             (1, Wish::Channels(3), "has 4 channels"),
             (1, Wish::Blocks(6 * 1024 - 1), "grows only"),
             (1, Wish::Blocks(1 << 33), "16 TiB"),
+            (1, Wish::Blocks(1 << 31), "1024 at most"),
+            (1, Wish::Channels(u32::MAX), "1024 at most"),
         ] {
             let refused = wished(shards, wish).unwrap_err();
             assert!(refused.contains(words), "{wish:?}: {refused}");

@@ -2,7 +2,6 @@
 
 pub(crate) mod checkpoint;
 pub(crate) mod counting;
-pub(crate) mod growth;
 pub(crate) mod mending;
 pub(crate) mod missing;
 pub(crate) mod mount;

@@ -2,6 +2,7 @@
 //! for, and moves on what can move ([`Ftl::poll`]).
 
 mod checks;
+mod growth;
 mod kept;
 pub(crate) mod label;
 pub(crate) mod load;

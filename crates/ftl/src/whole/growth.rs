@@ -4,10 +4,10 @@
 //! Invariant: units that no complete checkpoint tells of hold nothing of the device. Nothing is appended to them
 //! before one does, as after a mount nothing is appended before the first checkpoint.
 
+use super::{Ftl, Phase};
 use crate::api::MountError;
 use crate::format::{Root, root_shape};
 use crate::recovery::mount::Named;
-use crate::whole::{Ftl, Phase};
 use flash::{BlockId, Geometry};
 
 impl Named {

@@ -113,6 +113,8 @@ rocksdb::DBOptions DatabaseOptions(rocksdb::Env* env, uint64_t small_bytes, uint
   // write. Their threads wait nearly all the time. RocksDB alone would let a quarter of the jobs be flushes.
   options.max_background_flushes = options.max_background_compactions =
       static_cast<int>(std::clamp<uint64_t>(units, 2, kJobs));
+  // Puts are slowed before they are stopped; RocksDB begins with 16 MB/s, less than what one unit takes.
+  options.delayed_write_rate = uint64_t{1} << 30;
   // Parts of one compaction would each end with an SST that is not full; slices are compacted side by side.
   options.max_subcompactions = 1;
   options.compaction_readahead_size = kReadAheadBytes;

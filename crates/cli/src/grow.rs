@@ -9,6 +9,7 @@ use serve::device::{Growth, Wish};
 use std::path::PathBuf;
 
 #[derive(clap::Args)]
+#[command(group = clap::ArgGroup::new("wish").required(true).args(["capacity", "channels"]))]
 #[command(after_help = "Examples:\n  \
     weir grow --data weir-data --channels 8\n                                        \
     so many channels, and the capacity that comes with them\n  \
@@ -28,10 +29,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// What it is to hold, all volumes together, e.g. 64GiB
-    #[arg(long, value_name = "SIZE", required_unless_present = "channels")]
+    #[arg(long, value_name = "SIZE")]
     capacity: Option<String>,
     /// Buses that it is to have, over all shards; of a file or disk, units
-    #[arg(long, value_name = "N", conflicts_with = "capacity")]
+    #[arg(long, value_name = "N")]
     channels: Option<u32>,
 }
 
@@ -44,7 +45,13 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     })?;
     let wish = match (&args.capacity, args.channels) {
         (Some(size), _) => {
-            Wish::Blocks(size::bytes_of("--capacity", size)?.div_ceil(BLOCK_BYTES as u64))
+            let bytes = size::bytes_of("--capacity", size)?;
+            if !bytes.is_multiple_of(BLOCK_BYTES as u64) {
+                return Err(format!(
+                    "--capacity {size}: must be a multiple of 4KiB; for example 64GiB"
+                ));
+            }
+            Wish::Blocks(bytes / BLOCK_BYTES as u64)
         }
         (None, channels) => Wish::Channels(channels.unwrap_or(0)),
     };

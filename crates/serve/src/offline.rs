@@ -91,7 +91,18 @@ pub fn open(
 ) -> Result<Device, DeviceError> {
     let attaches = mode == Mode::ReadWrite && Device::lacks_fast(options);
     let shadow_blocks = match attaches {
-        true => with_device(&options.kind, &Settings::default(), true, shadow_blocks)?,
+        true => {
+            let look = |shards: &mut [Offline]| {
+                (shadow_blocks(shards), shards.iter().any(|shard| shard.report.may_grow))
+            };
+            let (shadow_blocks, may_grow) =
+                with_device(&options.kind, &Settings::default(), true, look)?;
+            if may_grow {
+                // Behind a fast tier there is no room for more units.
+                with_device(&options.kind, &Settings::default(), false, |_| ())?;
+            }
+            shadow_blocks
+        }
         false => 0,
     };
     Device::open_as(options, (settings, shadow_blocks), mode)
@@ -104,6 +115,10 @@ pub fn open(
 pub fn grow(kind: &Kind, wish: Wish, settings: &Settings) -> Result<Growth, DeviceError> {
     Device::expect_to_grow(kind)?;
     let settings = Settings { map_bytes: 0, read_only: false, ..settings.clone() };
+    let look = |shards: &mut [Offline]| shards[0].impaired().first().cloned();
+    if let Some(why) = with_device(kind, &settings, true, look)? {
+        return Err(device::read_only(kind, &why));
+    }
     // It is mounted well, and a growth that was cut off is finished, before anything of it becomes longer.
     let shadows = with_device(kind, &settings, false, shadow_blocks)?;
     if shadows > 0 {
@@ -144,8 +159,7 @@ fn with_opened<T>(
             start_engine(Box::new(medium), None, settings.clone(), &mut ring).map_err(failed)?;
         started.push((ring, engine, now, report));
     }
-    let sizes = started.iter().map(|(.., report)| report.logical_blocks);
-    match device.contradicted(sizes) {
+    match device.contradicted(started.iter().map(|(.., report)| report)) {
         // Who only looks is told, and may look.
         Some(contradicted) if read_only => device.impair(contradicted.to_string()),
         Some(contradicted) => {

@@ -200,7 +200,7 @@ impl Server {
         let (opened, mut source) = open(config)?;
         let config = &opened;
         let mounted = mount_all(std::mem::take(&mut source.starters), config.driver)?;
-        source.commit(mounted.iter().map(|mounted| mounted.found.report.logical_blocks))?;
+        source.commit(mounted.iter().map(|mounted| &mounted.found.report))?;
         let refused = refused(&mounted, config);
         let mut config = to_be_read(config, &source.places.0, &refused);
         let impaired = [source.impaired(), &refused].concat();

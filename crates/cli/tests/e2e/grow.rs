@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 48 * MIB;
+/// Behind what a file of a shard holds.
+const MARKS_BYTES: u64 = 640;
 
 /// A device of one volume, which has all of it.
 struct Grown {
@@ -65,6 +67,14 @@ impl Grown {
     fn is_refused(&self, args: &[&str], wanted: &str) {
         let (code, text) = self.grow(args);
         assert!(code == Some(2) && text.contains(wanted), "{args:?}: {wanted:?}: {text}");
+    }
+
+    fn file(&self, name: &str) -> String {
+        format!("{}/{name}", self.device)
+    }
+
+    fn is_growing(&self) -> bool {
+        Path::new(&self.file("growing")).exists()
     }
 
     fn checks_clean(&self) {
@@ -203,9 +213,9 @@ fn a_growth_of_a_file_that_is_killed_goes_on() {
     survives_kills("grow-killf", FILE);
 }
 
-#[test]
-fn a_growth_that_was_cut_off_after_its_first_step_is_finished_by_the_next_start() {
-    let it = Grown::new("grow-cut", INSTANT);
+/// A device of two shards whose growth was cut off behind its first step, and what it holds.
+fn cut_off(name: &str) -> (Grown, Vec<u8>) {
+    let it = Grown::new(name, &format!("{INSTANT}shards = 2\n"));
     let old = pattern(6, SIZE as usize);
     let server = it.serve();
     write_all(&mut server.connect_to("old"), &old);
@@ -213,13 +223,27 @@ fn a_growth_that_was_cut_off_after_its_first_step_is_finished_by_the_next_start(
     let before = it.scratch.file("before");
     copy(&it.device, &before);
     it.grown(&["--channels", "4"]);
-    let in_device = |name: &str| format!("{}/{name}", it.device);
-    run("cp", &[&in_device("device.toml"), &format!("{before}/growing")]);
+    run("cp", &[&it.file("device.toml"), &format!("{before}/growing")]);
     copy(&before, &it.device);
+    (it, old)
+}
+
+/// The same, and its description is the new one; it was not mounted since.
+fn described_anew(name: &str) -> (Grown, Vec<u8>) {
+    let (it, old) = cut_off(name);
+    // Who says something wrong of it is refused behind that.
+    let wrong = weir(&["serve", "--data", &it.device, "--profile", "slc"]);
+    assert!(wrong.status.code() == Some(2) && !it.is_growing(), "{}", said(&wrong));
+    (it, old)
+}
+
+#[test]
+fn a_growth_that_was_cut_off_after_its_first_step_is_finished_by_the_next_start() {
+    let (it, old) = cut_off("grow-cut");
     // One of its files is longer already, and has no mark at its end.
-    let file = fs::File::options().write(true).open(in_device("shard-0/oob")).expect("the file");
-    let length = file.metadata().expect("its length").len();
-    file.set_len(length * 2).expect("it is longer");
+    let file = fs::File::options().write(true).open(it.file("shard-0/oob")).expect("the file");
+    let length = fs::metadata(it.file("shard-0/oob")).expect("its length").len();
+    file.set_len(2 * (length - MARKS_BYTES) + MARKS_BYTES).expect("it is longer");
     let inspect = weir(&["inspect", "--data", &it.device]);
     let text = said(&inspect);
     assert_eq!(inspect.status.code(), Some(2), "{text}");
@@ -228,11 +252,67 @@ fn a_growth_that_was_cut_off_after_its_first_step_is_finished_by_the_next_start(
     holds(&mut server.connect_to("old"), &old);
     volume(&it.scratch, &["create", "new", "--size", "40MiB"]);
     server.terminate();
-    assert!(!Path::new(&in_device("growing")).exists());
-    // What is not as Weir has written it is not gone on with.
-    let text = fs::read_to_string(in_device("device.toml")).expect("a description");
-    fs::write(in_device("growing"), text.replace("channels = 4", "channels = 6")).expect("written");
-    assert!(Server::start_or_refuse(&it.scratch, &it.args()).is_none());
+    assert!(!it.is_growing());
+    it.checks_clean();
+}
+
+#[test]
+fn what_is_not_of_this_growth_is_refused_before_anything_is_written() {
+    let (it, old) = cut_off("grow-whose");
+    let exchange = || {
+        let names = ["shard-0", "shard-1", "aside"].map(|name| it.file(name));
+        for (from, to) in [(0, 2), (1, 0), (2, 1)] {
+            fs::rename(&names[from], &names[to]).expect("it is moved");
+        }
+    };
+    exchange();
+    it.is_refused(&["--channels", "4"], "shard");
+    exchange();
+    let data = fs::File::options().write(true).open(it.file("shard-1/data")).expect("the file");
+    let length = data.metadata().expect("its length").len();
+    data.set_len(length - (1 << 20)).expect("it is cut");
+    it.is_refused(&["--channels", "4"], "shard-1/data");
+    let before = it.scratch.file("before");
+    copy(&before, &it.device);
+    // What is not as Weir has written it, or is of another device.
+    let growing = fs::read_to_string(it.file("growing")).expect("a description");
+    let unsigned = growing.rsplit_once("# crc32c").expect("its checksum").0;
+    for text in [
+        growing.replace("channels = 2", "channels = 3"),
+        unsigned.replace("blocks_per_plane = ", "blocks_per_plane = 1"),
+        unsigned.replace("shards = 2", "shards = 1"),
+    ] {
+        fs::write(it.file("growing"), text).expect("written");
+        it.is_refused(&["--channels", "4"], "growing");
+        assert!(Server::start_or_refuse(&it.scratch, &it.args()).is_none());
+    }
+    fs::write(it.file("growing"), growing).expect("written");
+    let server = it.serve();
+    holds(&mut server.connect_to("old"), &old);
+    server.terminate();
+    it.checks_clean();
+}
+
+#[test]
+fn a_device_that_is_described_and_not_grown_is_looked_at_as_it_was_and_grows_before_a_fast_tier_comes()
+ {
+    let (it, old) = described_anew("grow-half");
+    it.checks_clean();
+    let inspect = weir(&["inspect", "--data", &it.device]);
+    assert!(inspect.status.success(), "{}", said(&inspect));
+    let config = it.scratch.file("read-only.toml");
+    fs::write(&config, "[ftl]\nread_only = true\n").expect("a config");
+    let server = Server::start(&it.scratch, &[&it.args()[..], &["--config", &config]].concat());
+    holds(&mut server.connect_to("old"), &old);
+    server.terminate();
+    let fast = it.scratch.file("fast");
+    let server = Server::start(&it.scratch, &[&it.args()[..], &["--fast", &fast]].concat());
+    holds(&mut server.connect_to("old"), &old);
+    volume(&it.scratch, &["create", "new", "--size", "40MiB"]);
+    let new = pattern(7, 40 * MIB as usize);
+    write_all(&mut server.connect_to("new"), &new);
+    server.terminate();
+    it.checks_clean();
 }
 
 #[test]

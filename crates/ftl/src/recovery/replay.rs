@@ -197,6 +197,8 @@ impl Ftl {
         let gaps =
             rebuilt.is_some_and(|rebuilt| rebuilt.blocks_refused > 0) || self.refused.is_some();
         self.phase = if self.settings.read_only || gaps { Phase::ReadOnly } else { Phase::Running };
+        mount.report.may_grow =
+            self.phase == Phase::ReadOnly && self.has_grown_from(mount.chosen.shape);
         mount.report.blocks_added = self.grow(&mount.chosen);
         let report = self.report(std::mem::take(&mut mount.report));
         self.counters.slots_damaged = report.slots_damaged;

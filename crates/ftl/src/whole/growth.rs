@@ -27,7 +27,7 @@ impl Ftl {
             || self.has_grown_from(shape)
     }
 
-    fn has_grown_from(&self, shape: [u32; 6]) -> bool {
+    pub(crate) fn has_grown_from(&self, shape: [u32; 6]) -> bool {
         let before = Geometry { units: shape[0], ..self.geometry };
         let is_less = (1..self.geometry.units).contains(&shape[0]);
         is_less && !self.geometry.is_tiered() && shape == root_shape(&before)

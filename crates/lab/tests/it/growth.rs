@@ -135,6 +135,7 @@ fn units_without_a_word_about_blocks_leave_a_device_as_large_as_it_was() {
     let mut sim = grown(sim, read_only);
     let State::Ready(report) = sim.state() else { panic!("it is {:?}", sim.state()) };
     assert_eq!((report.logical_blocks, report.blocks_added), (BLOCKS, 0), "it is only looked at");
+    assert!(report.may_grow);
     assert_eq!(read(&mut sim, 5), 1);
     let mut sim = Sim::mount(sim.medium().clone(), settings(), sim.now()).expect("it is mounted");
     let report = sim.run_until_ready().expect("it is ready");

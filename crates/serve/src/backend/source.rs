@@ -51,9 +51,12 @@ impl Source {
     ///
     /// # Errors
     /// The device is not what its shards say.
-    pub fn commit(&mut self, sizes: impl Iterator<Item = u32>) -> Result<(), DeviceError> {
+    pub fn commit<'a>(
+        &mut self,
+        found: impl Iterator<Item = &'a MountReport>,
+    ) -> Result<(), DeviceError> {
         let Some(device) = &mut self.device else { return Ok(()) };
-        if let Some(contradicted) = device.contradicted(sizes) {
+        if let Some(contradicted) = device.contradicted(found) {
             device.discard_kept();
             return Err(contradicted);
         }

@@ -359,7 +359,11 @@ fn growing(path: &Path, device: &Description) -> Result<Option<Description>, Dev
         return Ok(None);
     }
     let larger = read_description_in(path, GROWING)?;
-    if larger.uuid != device.uuid || larger.edited {
+    let Shape { channels, logical_blocks, .. } = larger.shape;
+    let shape = Shape { channels, logical_blocks, ..device.shape };
+    let same = Description { shape, ..device.clone() };
+    let is_less = channels < device.shape.channels || logical_blocks < device.shape.logical_blocks;
+    if larger.edited || is_less || text_of(path, &same)? != text_of(path, &larger)? {
         let reason =
             "tells of a growth that is not this device's, or is not as Weir has written it";
         let mend = "restore the whole device from a backup; nothing was written";
@@ -379,6 +383,10 @@ fn finish_growth(
         let opened = files::open(&file, File::options().read(true));
         let opened = opened.map_err(DeviceError::io(&file, "open"))?;
         let master = lock::read_generation(&opened, &file, 0)?.before(device.uuid);
+        // Some files may be longer already; all are this device's and of one time, or nothing is written.
+        let both = marked(path, device)?.into_iter().zip(marked(path, larger)?);
+        let now = both.map(|((before, bare), (after, _))| Ok((before.growing(after)?, bare)));
+        identity::settle(&now.collect::<Result<Vec<_>, DeviceError>>()?, &master, true)?;
         for shard in 0..device.shards {
             extend(&shard_folder(path, shard), (device, larger), shard, &master)?;
         }
@@ -405,9 +413,17 @@ fn extend(
         let file = file.map_err(DeviceError::io(&path, failed))?;
         let longer = || {
             file.set_len(identity::with_mark(new))?;
-            // Where the mark was is room for slots now.
-            let mark_at = old.next_multiple_of(4096);
-            file.write_all_at(&vec![0; (identity::with_mark(old) - mark_at) as usize], mark_at)?;
+            file.sync_all()
+        };
+        longer().map_err(DeviceError::io(&path, failed))?;
+        Marked::new(folder, role, shard, new).write(master)?;
+        let cleared = || {
+            let [mark_at, new_at] = [old, new].map(|bytes| bytes.next_multiple_of(4096));
+            if mark_at < new_at {
+                // Where the mark was is room for slots now.
+                let mark = vec![0; (identity::with_mark(old) - mark_at) as usize];
+                file.write_all_at(&mark, mark_at)?;
+            }
             if name == "blocks" {
                 let records = after.records().skip(before.blocks() as usize);
                 let records: Vec<u8> = records.flat_map(|(_, record)| record.encode()).collect();
@@ -415,8 +431,7 @@ fn extend(
             }
             file.sync_all()
         };
-        longer().map_err(DeviceError::io(&path, failed))?;
-        Marked::new(folder, role, shard, new).write(master)?;
+        cleared().map_err(DeviceError::io(&path, failed))?;
     }
     Ok(())
 }
@@ -560,7 +575,7 @@ pub fn edited(path: &Path) -> DeviceError {
 pub fn contradicted(path: &Path, described: u32, found: u32) -> DeviceError {
     let reason = format!("logical_blocks = {described}: but each shard was formatted with {found}");
     let mend = format!(
-        "if `weir grow` was cut off here, run it again; else restore the file from a backup, or say logical_blocks = {found} there, and take out the last \
+        "restore the file from a backup; or say logical_blocks = {found} there, and take out the last \
          line if that is a checksum"
     );
     DeviceError::invalid(&path.join(FILE_NAME), reason, mend)

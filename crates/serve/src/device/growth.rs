@@ -7,7 +7,7 @@
 use super::direct::{self, is_block_device};
 use super::own::{Description, Flash, Own};
 use super::places::places;
-use super::{Device, DeviceError, Kind, Mode, Shape, folder};
+use super::{Device, DeviceError, Kind, Mode, Shape, folder, size_text};
 use crate::volume::{STRIPE_BLOCKS, Split};
 use ftl::Settings;
 use nand::BlockRecord;
@@ -44,9 +44,15 @@ const TIMES_MAX: usize = 64;
 /// What is said of a device with snapshots.
 pub fn with_snapshots(kind: &Kind) -> DeviceError {
     let reason = "has snapshots, which lie behind its last block, and so does not grow";
-    let mend =
-        "give them up, and their clones, first: `weir volume snapshots` of its server lists them";
+    let mend = "give them up, and their clones, first: `weir volume snapshots` lists them; where it lists none, start its \
+                server and stop it, which ends what was being given up";
     DeviceError::invalid(path_of(kind), reason, mend)
+}
+
+/// What is said of a device that must not be written.
+pub fn read_only(kind: &Kind, why: &str) -> DeviceError {
+    let mend = "mend that first, or copy what can be read to a new device; nothing was written";
+    DeviceError::invalid(path_of(kind), format!("can only be read: {why}"), mend)
 }
 
 fn path_of(kind: &Kind) -> &Path {
@@ -57,11 +63,17 @@ fn path_of(kind: &Kind) -> &Path {
 }
 
 impl Device {
+    /// Logical blocks that each shard has, as far as it is described; 0 of a device in memory.
+    pub(crate) fn logical_blocks(&self) -> u32 {
+        self.own.as_ref().map_or(0, |own| own.shape().logical_blocks)
+    }
+
     /// `Err` if the device is of a kind that does not grow.
     pub(crate) fn expect_to_grow(kind: &Kind) -> Result<(), DeviceError> {
         let path = path_of(kind);
         if !Self::exists(kind) && !matches!(kind, Kind::Memory { .. }) {
-            return Err(DeviceError::Missing(path.into()));
+            // It knows best what is missing.
+            Own::claim(kind, Mode::ReadOnly)?;
         }
         let made = Self::description(kind)?;
         let is_zoned = matches!(kind, Kind::File { .. }) && direct::is_zoned(path)?;
@@ -192,7 +204,7 @@ fn larger(
         }
         Wish::Blocks(blocks) if blocks < split.device_blocks(shape.logical_blocks) => {
             let has = split.device_blocks(shape.logical_blocks) * flash::BLOCK_BYTES as u64;
-            let reason = format!("has a capacity of {has} bytes, and grows only");
+            let reason = format!("has a capacity of {}, and grows only", size_text(has));
             Err(DeviceError::invalid(path, reason, "say a larger --capacity"))
         }
         Wish::Blocks(blocks) => {

@@ -221,17 +221,25 @@ pub struct Marked {
     role: Role,
     shard: u32,
     at: u64,
+    /// Length of the file.
+    bytes: u64,
 }
 
 impl Marked {
     /// The file of this role in the folder of a shard, of which it holds so many bytes.
     pub fn new(folder: &Path, role: Role, shard: u32, bytes: u64) -> Self {
-        Self { path: folder.join(role.name()), role, shard, at: bytes.next_multiple_of(4096) }
+        let at = bytes.next_multiple_of(4096);
+        Self { path: folder.join(role.name()), role, shard, at, bytes: with_mark(bytes) }
     }
 
-    /// Length of the file.
-    fn bytes(&self) -> u64 {
-        self.at + MARKS_BYTES as u64
+    /// Of a file that is becoming a longer one: which of the two it is, as far as its length and its mark tell. It may be
+    /// longer already and have its mark where it was.
+    pub fn growing(self, longer: Self) -> Result<Self, DeviceError> {
+        let found = length(&self.path)?;
+        if found == longer.bytes && longer.read(true, 0).is_err() {
+            return Ok(Self { bytes: found, ..self });
+        }
+        Ok(if found == longer.bytes { longer } else { self })
     }
 
     /// Its mark. With `bound` it must have one; else it may be of a build without: then it holds `bare` bytes, and
@@ -241,8 +249,8 @@ impl Marked {
         if !bound && found == bare {
             return Ok(None);
         }
-        if found != self.bytes() {
-            let wanted = self.bytes();
+        if found != self.bytes {
+            let wanted = self.bytes;
             let reason = format!("has {found} bytes where the device needs {wanted}");
             return Err(DeviceError::invalid(&self.path, reason, PUT_BACK));
         }

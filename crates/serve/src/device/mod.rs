@@ -28,8 +28,8 @@ mod zoned;
 pub use crate::kept::{KeptCounts, KeptOptions, KeptPlace};
 pub use error::DeviceError;
 pub use fast::FastOptions;
-pub(crate) use growth::with_snapshots;
 pub use growth::{Growth, Wish};
+pub(crate) use growth::{read_only, with_snapshots};
 pub use raw::RawOptions;
 pub use volumes::{
     Change, ChangeError, JOINT, Limits, NAME_BYTES_MAX, NUMBER_MAX, Shadow, Snapshot, Stretch,
@@ -43,7 +43,7 @@ use crate::runtime::shard::{CoreFormat, CoreSettings};
 use crate::volume::Split;
 use fast::{FastNote, FastPart, NewPart};
 use flash::{BLOCK_BYTES, FastTier, Geometry};
-use ftl::{FormatOptions, Settings};
+use ftl::{FormatOptions, MountReport, Settings};
 use identity::Mark;
 use nand::{Faults, Layout, Nand, Profile};
 use own::{Description, Own};
@@ -354,21 +354,20 @@ impl Device {
         &self.impaired
     }
 
-    /// Logical blocks that each shard has, as far as it is described; 0 of a device in memory.
-    pub(crate) fn logical_blocks(&self) -> u32 {
-        self.own.as_ref().map_or(0, |own| own.shape().logical_blocks)
-    }
-
     /// What is wrong if a shard was formatted for another number of logical blocks than the device says.
-    pub(crate) fn contradicted(&self, mut found: impl Iterator<Item = u32>) -> Option<DeviceError> {
+    pub(crate) fn contradicted<'a>(
+        &self,
+        mut found: impl Iterator<Item = &'a MountReport>,
+    ) -> Option<DeviceError> {
         let own = self.own.as_ref()?;
         let Description::Folder(description) = &own.what else {
             // Elsewhere a checksum covers it.
             return None;
         };
         let described = description.shape.logical_blocks;
-        let other = found.find(|&found| found != described)?;
-        Some(folder::contradicted(&own.path, described, other))
+        // One that is to grow, and is only looked at, is as it was.
+        let other = found.find(|it| it.logical_blocks != described && !it.may_grow)?;
+        Some(folder::contradicted(&own.path, described, other.logical_blocks))
     }
 
     /// Tells something else of it that is wrong.

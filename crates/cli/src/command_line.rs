@@ -11,6 +11,7 @@ const WITHOUT_JSON: &[(&str, &str)] = &[
         "the line that begins with `ready` is for scripts; `weir status --json` tells the rest",
     ),
     ("format", "it makes a device; `weir inspect --json` tells what came of it"),
+    ("grow", "one line tells what it came to; `weir inspect --json` what is there"),
     ("plugin new", "it writes files"),
     ("lab new", "it writes files"),
     ("pool up", "it serves; `weir pool status --json` tells of it"),

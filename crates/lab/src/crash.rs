@@ -507,7 +507,7 @@ impl Explorer<'_> {
         self.mount_again(host, medium, true)
     }
 
-    /// A clean shutdown or a power cut, and a mount with units that the device does not know of, which make it larger.
+    /// A clean shutdown, and a mount with units that the device does not know of, which make it larger.
     /// Returns what uses all of it.
     fn grow(&mut self, host: &mut Host, seed: u64) -> Result<Generator, Failure> {
         self.shut_down(host, true)?;

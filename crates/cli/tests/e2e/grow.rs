@@ -44,6 +44,15 @@ impl Grown {
         Self { scratch, device: place, sockets }
     }
 
+    /// The same, with all of it written, and what was.
+    fn filled(name: &str, device: &str, seed: u64) -> (Self, Vec<u8>) {
+        let (it, image) = (Self::new(name, device), pattern(seed, SIZE as usize));
+        let server = it.serve();
+        write_all(&mut server.connect_to("old"), &image);
+        server.terminate();
+        (it, image)
+    }
+
     fn args(&self) -> Vec<&str> {
         let sockets = self.sockets.iter().map(String::as_str);
         ["--data", self.device.as_str()].into_iter().chain(sockets).collect()
@@ -98,11 +107,7 @@ fn holds(client: &mut Client, image: &[u8]) {
 
 /// A device of which all is written, which grows, and all of which is written again; and once more.
 fn grows(name: &str, device: &str) {
-    let it = Grown::new(name, device);
-    let old = pattern(1, SIZE as usize);
-    let server = it.serve();
-    write_all(&mut server.connect_to("old"), &old);
-    server.terminate();
+    let (it, old) = Grown::filled(name, device, 1);
 
     let told = it.grown(&["--channels", "4"]);
     assert!(told.contains("has 4 channels now (2 before)"), "{told}");
@@ -168,11 +173,7 @@ fn copy(from: &str, to: &str) {
 
 /// A growth is killed at instants all over it. Whoever comes next, another growth or a server, goes on with it.
 fn survives_kills(name: &str, device: &str) {
-    let it = Grown::new(name, device);
-    let old = pattern(5, SIZE as usize);
-    let server = it.serve();
-    write_all(&mut server.connect_to("old"), &old);
-    server.terminate();
+    let (it, old) = Grown::filled(name, device, 5);
     let before = it.scratch.file("before");
     copy(&it.device, &before);
     let begun = Instant::now();
@@ -215,11 +216,7 @@ fn a_growth_of_a_file_that_is_killed_goes_on() {
 
 /// A device of two shards whose growth was cut off behind its first step, and what it holds.
 fn cut_off(name: &str) -> (Grown, Vec<u8>) {
-    let it = Grown::new(name, &format!("{INSTANT}shards = 2\n"));
-    let old = pattern(6, SIZE as usize);
-    let server = it.serve();
-    write_all(&mut server.connect_to("old"), &old);
-    server.terminate();
+    let (it, old) = Grown::filled(name, &format!("{INSTANT}shards = 2\n"), 6);
     let before = it.scratch.file("before");
     copy(&it.device, &before);
     it.grown(&["--channels", "4"]);

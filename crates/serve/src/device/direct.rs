@@ -203,18 +203,13 @@ fn begin_plain(
     nand: &Nand,
 ) -> Result<(), DeviceError> {
     let (places, bytes) = places(&nand.geometry(), parts, 0);
-    let disk = is_block_device(file, path)?;
-    if disk {
-        let mut reader = file;
-        let end = io::Seek::seek(&mut reader, io::SeekFrom::End(0));
-        let found = end.map_err(DeviceError::io(path, "size"))?;
-        if found < bytes {
-            return Err(too_small(path, (parts, &nand.geometry()), (found, bytes)));
-        }
+    let disk = disk_bytes(file, path)?;
+    if let Some(found) = disk.filter(|&found| found < bytes) {
+        return Err(too_small(path, (parts, &nand.geometry()), (found, bytes)));
     }
     file.write_all_at(&unfinished(), 0).map_err(DeviceError::io(path, "clear the header"))?;
     file.sync_all().map_err(DeviceError::io(path, "sync"))?;
-    if !disk {
+    if disk.is_none() {
         file.set_len(bytes).map_err(DeviceError::io(path, "size"))?;
     }
     let failed = "write the records";
@@ -502,6 +497,16 @@ pub fn open_direct(path: &Path, writable: bool, behind_fast: bool) -> Result<Fil
     options.read(true).write(writable);
     files::open_or_disk(path, &mut options, flags)
         .map_err(DeviceError::io(path, "open for direct I/O"))
+}
+
+/// Bytes of a disk; `None` of a file, which is as long as it is made.
+pub fn disk_bytes(file: &File, path: &Path) -> Result<Option<u64>, DeviceError> {
+    if !is_block_device(file, path)? {
+        return Ok(None);
+    }
+    let mut reader = file;
+    let end = io::Seek::seek(&mut reader, io::SeekFrom::End(0));
+    end.map(Some).map_err(DeviceError::io(path, "size"))
 }
 
 pub fn is_block_device(file: &File, path: &Path) -> Result<bool, DeviceError> {

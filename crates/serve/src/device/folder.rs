@@ -386,7 +386,8 @@ fn finish_growth(
         // Some files may be longer already; all are this device's and of one time, or nothing is written.
         let both = marked(path, device)?.into_iter().zip(marked(path, larger)?);
         let now = both.map(|((before, bare), (after, _))| Ok((before.growing(after)?, bare)));
-        identity::settle(&now.collect::<Result<Vec<_>, DeviceError>>()?, &master, true)?;
+        let now = now.collect::<Result<Vec<_>, DeviceError>>()?;
+        let master = identity::settle(&now, &master, true)?;
         for shard in 0..device.shards {
             extend(&shard_folder(path, shard), (device, larger), shard, &master)?;
         }

@@ -4,7 +4,7 @@
 //!
 //! Invariant: nothing that was there moves, and no file has a use for what was added before the description tells of it.
 
-use super::direct::{self, is_block_device};
+use super::direct;
 use super::own::{Description, Flash, Own};
 use super::places::places;
 use super::{Device, DeviceError, Kind, Mode, Shape, folder, size_text};
@@ -12,7 +12,6 @@ use crate::volume::{STRIPE_BLOCKS, Split};
 use ftl::Settings;
 use nand::BlockRecord;
 use std::fs::File;
-use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -156,9 +155,7 @@ fn extend(path: &Path, file: &File, parts: &direct::Parts) -> Result<(), DeviceE
         return Err(DeviceError::invalid(path, reason, "copy it to a new device"));
     }
     let (places, bytes) = places(&parts.nand(None)?.geometry(), parts, 0);
-    if is_block_device(file, path)? {
-        let mut reader = file;
-        let found = reader.seek(SeekFrom::End(0)).map_err(DeviceError::io(path, "size"))?;
+    if let Some(found) = direct::disk_bytes(file, path)? {
         if found < bytes {
             let reason = format!("has {found} bytes where the larger device needs {bytes}");
             let mend = "make the disk larger, or say fewer --channels or a smaller --capacity";

@@ -11,8 +11,8 @@ use flash::{BLOCK_BYTES, Lba};
 use ftl::Core;
 use serde_json::json;
 use serve::RawShape;
-use serve::device::{Device, Mode, Table, decode_volumes};
-use serve::offline::{Offline, Sweep, with_device};
+use serve::device::{Device, Mode, Table};
+use serve::offline::{Offline, Sweep, volumes_of, with_device};
 use std::path::PathBuf;
 
 #[derive(clap::Args)]
@@ -239,8 +239,7 @@ fn examine_volumes(
     reading: &mut Reading<'_>,
     findings: &mut Findings,
 ) {
-    let report = shards[0].report();
-    let table = decode_volumes(&report.label).unwrap_or_else(|| {
+    let table = volumes_of(shards).unwrap_or_else(|| {
         findings.faults.push("the volume table is damaged".into());
         Table::default()
     });

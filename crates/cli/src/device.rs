@@ -7,8 +7,9 @@ use crate::Failure;
 use crate::contradiction::{self, Claims};
 use crate::size::config_text;
 use serve::config::Config;
-use serve::device::{Kind, Table as VolumeTable, Volume, decode_volumes};
+use serve::device::{Kind, Table as VolumeTable, Volume};
 use serve::files::read_named_text;
+use serve::offline;
 use std::fs;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
@@ -429,11 +430,10 @@ fn follow_mode(table: &mut Table, kind: &Kind, data: &Path) -> Result<bool, Fail
 /// The volumes of a device.
 fn volumes_of(data: &Path, fast: Option<&Path>) -> Result<VolumeTable, Failure> {
     let settings = ftl::Settings::default();
-    let label = serve::offline::look_beside(&kind_of(data), fast, &settings, |shards| {
-        shards[0].report().label.clone()
-    });
-    let label = label.map_err(|error| error.to_string())?;
-    decode_volumes(&label).ok_or_else(|| {
+    let kind = kind_of(data);
+    let table = offline::look_beside(&kind, fast, &settings, |shards| offline::volumes_of(shards));
+    let table = table.map_err(|error| error.to_string())?;
+    table.ok_or_else(|| {
         format!(
             "{}: the volume table is damaged: `weir check` tells more; restore a backup",
             data.display()

@@ -5,7 +5,7 @@ use crate::output::print;
 use crate::size;
 use crate::{End, Failure};
 use flash::BLOCK_BYTES;
-use serve::device::{Growth, Wish};
+use serve::device::{DeviceError, Growth, Wish};
 use std::path::PathBuf;
 
 #[derive(clap::Args)]
@@ -56,7 +56,13 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         (None, channels) => Wish::Channels(channels.unwrap_or(0)),
     };
     let grown = serve::offline::grow(&config.device.kind, wish, &config.ftl);
-    let Growth { channels, blocks } = grown.map_err(|error| error.to_string())?;
+    let Growth { channels, blocks } = grown.map_err(|error| match error {
+        DeviceError::Io { .. } | DeviceError::Mount { .. } => format!(
+            "{error}; nothing is lost: once that is mended (is there room where it lies?), say `weir grow` again, \
+             which goes on"
+        ),
+        error => error.to_string(),
+    })?;
     let (shown, bytes) = (data.display(), |blocks: u64| size::bytes(blocks * BLOCK_BYTES as u64));
     let (before, after) = (bytes(blocks.0), bytes(blocks.1));
     if channels.0 == channels.1 {

@@ -7,8 +7,8 @@ use crate::{End, Failure};
 use flash::{BLOCK_BYTES, Geometry};
 use ftl::{BandStatus, MountReport};
 use serde_json::{Map, Value, json};
-use serve::device::{Kind, Stretch, blocks_of, decode_volumes};
-use serve::offline::{Offline, with_device};
+use serve::device::{Kind, Stretch, blocks_of};
+use serve::offline::{Offline, volumes_of, with_device};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
 
 fn device_json(kind: &Kind, data: &Path, shards: &[Offline], bands: bool) -> Value {
     let first = shards[0].report();
-    let table = decode_volumes(&first.label).unwrap_or_default();
+    let table = volumes_of(shards).unwrap_or_default();
     let volumes: Vec<Value> = table
         .volumes
         .iter()

@@ -224,7 +224,8 @@ pub struct MountReport {
     pub logical_blocks: u32,
     /// So many of them came with this mount: units were added.
     pub blocks_added: u32,
-    /// Units were added since the last checkpoint, and the mount, which does not write, leaves the device as large as it was.
+    /// Units were added since the last checkpoint, and the mount, which does not write, leaves it to the next to record
+    /// what they are for.
     pub may_grow: bool,
     /// The owner's bytes.
     pub label: Vec<u8>,

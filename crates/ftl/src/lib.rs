@@ -52,7 +52,7 @@ pub use map::volumes::{MAPPINGS, MapStatus};
 pub use mutant::Mutant;
 pub use policy::PolicyNames;
 pub use recovery::checkpoint::checkpoint_slots;
-pub use space::capacity::{blocks_per_unit_for, logical_blocks_max};
+pub use space::capacity::{blocks_per_unit_for, logical_blocks_beside, logical_blocks_max};
 pub use tier::destage::{TierStatus, fast_blocks_min};
 pub use tier::detach::LostTier;
 pub use whole::Ftl;

@@ -2,7 +2,7 @@
 //! while it is served: then there is another [`Offered`], which every shard takes over from its next turn on.
 
 use crate::config::Config;
-use crate::device::{Stretch, Table, Volume, decode_volumes, raw, size_text};
+use crate::device::{Stretch, Table, Volume, raw, size_text, volumes_of};
 use crate::nbd;
 use crate::runtime::shard::RawShape;
 use crate::server::{Found, ServeError};
@@ -235,12 +235,8 @@ impl From<Offer> for Offered {
 fn check_volumes(found: &Found, split: Split, config: &mut Config) -> Result<Table, ServeError> {
     let damaged = || ServeError::Volumes("the volume table on the device is damaged".into());
     let report = &found.report;
-    let table = decode_volumes(&report.label).ok_or_else(damaged)?;
     let device_blocks = split.device_blocks(report.logical_blocks);
-    let reaches_into = |first: u64| first < device_blocks;
-    if table.end() > device_blocks || table.shadows_begin().is_some_and(reaches_into) {
-        return Err(damaged());
-    }
+    let table = volumes_of(&report.label, device_blocks).ok_or_else(damaged)?;
     check_capacity(device_blocks, split, config)?;
     if table.changed {
         config.adopt(&table);

@@ -12,11 +12,12 @@ use crate::runtime::buffer::Buffer;
 use crate::runtime::ring::{DriverChoice, Ring};
 #[cfg(test)]
 use crate::runtime::shard::Finished;
-use crate::runtime::shard::{Engine, Origin, Piece, RawShape, ShardStatus, Work};
-use crate::server::{start_engine, stop_engine, virtual_turn};
+use crate::runtime::shard::{Engine, Milestone, Origin, Piece, RawShape, ShardStatus, Work};
+use crate::server::{run_until_milestone, start_engine, stop_engine, virtual_turn};
+use crate::volume::Split;
 use flash::{BLOCK_BYTES, Instant, RequestError};
 use ftl::raw::RawUnits;
-use ftl::{Ftl, MountReport, Settings};
+use ftl::{Ftl, Input, MountReport, Settings};
 use std::path::Path;
 use std::time::Duration;
 
@@ -120,13 +121,31 @@ pub fn grow(kind: &Kind, wish: Wish, settings: &Settings) -> Result<Growth, Devi
         return Err(device::read_only(kind, &why));
     }
     // It is mounted well, and a growth that was cut off is finished, before anything of it becomes longer.
-    let shadows = with_device(kind, &settings, false, shadow_blocks)?;
-    if shadows > 0 {
-        return Err(device::with_snapshots(kind));
-    }
-    let growth = Device::grow(kind, wish, &settings)?;
+    let shadow_blocks = with_device(kind, &settings, false, |shards| {
+        prepare_volumes(shards).map(|()| shadow_blocks(shards))
+    })??;
+    let growth = Device::grow(kind, wish, (&settings, shadow_blocks))?;
     with_device(kind, &settings, false, |_| ())?;
     Ok(growth)
+}
+
+/// The volumes of a device, if its table is sound.
+pub fn volumes_of(shards: &[Offline]) -> Option<device::Table> {
+    device::volumes_of(&shards[0].report.label, device_blocks(shards))
+}
+
+fn device_blocks(shards: &[Offline]) -> u64 {
+    Split::new(shards.len()).device_blocks(shards[0].report.logical_blocks)
+}
+
+/// Has the table of the volumes say of how large a device it is, before that becomes larger.
+fn prepare_volumes(shards: &mut [Offline]) -> Result<(), DeviceError> {
+    let failed = |reason: &str| DeviceError::Mount { shard: 0, reason: reason.into() };
+    let table = volumes_of(shards).ok_or_else(|| failed("the volume table is damaged"))?;
+    let Some(table) = table.before_growth(device_blocks(shards)) else { return Ok(()) };
+    let full = "the names of volumes and snapshots leave no room in the volume table: delete or rename one of them";
+    let label = device::encode_volumes(&table).ok_or_else(|| failed(full))?;
+    shards[0].relabel(&label).map_err(|reason| failed(&reason))
 }
 
 /// Entries that the snapshots of a device have in the map of a shard.
@@ -211,6 +230,15 @@ impl Offline {
     /// What of the device is lost, and why nothing may be written to it.
     pub fn impaired(&self) -> &[String] {
         self.device.impaired()
+    }
+
+    /// Keeps another label, durably.
+    fn relabel(&mut self, label: &[u8]) -> Result<(), String> {
+        self.engine.core.handle(self.now, Input::Label(label));
+        match run_until_milestone(&mut self.engine, &mut self.ring, &mut self.now)? {
+            Milestone::Labelled(true) => Ok(()),
+            _ => Err("the volume table could not be written".into()),
+        }
     }
 
     /// The FTL, to ask what it knows; `None` for raw units.

@@ -14,11 +14,21 @@ const TRIES: u32 = 64;
 /// Most logical blocks that a medium of this shape and health can offer: what remains after bad
 /// blocks, two checkpoints, the append points and what GC must never be without.
 pub fn logical_blocks_max(geometry: &Geometry, health: &Health, settings: &Settings) -> u32 {
+    logical_blocks_beside(geometry, health, settings, 0)
+}
+
+/// The same where snapshots have so many entries in the map beside them.
+pub fn logical_blocks_beside(
+    geometry: &Geometry,
+    health: &Health,
+    settings: &Settings,
+    shadow_blocks: u32,
+) -> u32 {
     let gone = health.units_gone.iter().filter(|&&unit| !geometry.is_fast_unit(unit)).count();
     let gone = gone as u32 * geometry.blocks_per_unit;
     let bad = health.bad_blocks.iter().filter(|&&block| !geometry.is_fast(block)).count() as u32;
     let good = geometry.capacity_blocks().saturating_sub(bad + gone);
-    logical_blocks_of(geometry, good, OpenBands::of(settings), 0)
+    logical_blocks_of(geometry, good, OpenBands::of(settings), shadow_blocks)
 }
 
 /// What settings ask to be open at a time.
@@ -62,7 +72,8 @@ pub(crate) fn logical_blocks_of(
         let taken = RESERVE_BANDS + open + 2 * layout.bands;
         logical = good.saturating_sub(taken).saturating_mul(slots);
     }
-    logical
+    // An entry of a shadow has an address as a block has.
+    logical.min(u32::MAX - shadow_blocks)
 }
 
 /// Blocks of each unit with which a device of this shape keeps `slots` for data and over-provisioning, if

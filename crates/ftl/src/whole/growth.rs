@@ -4,7 +4,7 @@
 //! Invariant: units that no complete checkpoint tells of hold nothing of the device. Nothing is appended to them
 //! before one does, as after a mount nothing is appended before the first checkpoint.
 
-use super::{Ftl, Phase};
+use super::Ftl;
 use crate::api::MountError;
 use crate::format::{Root, root_shape};
 use crate::recovery::mount::Named;
@@ -44,10 +44,11 @@ impl Ftl {
     }
 
     /// The mount ends: gives the device the logical blocks that its new units are for, which the next checkpoint tells
-    /// of. Returns how many.
+    /// of. Returns how many. A device that must not be written has them, too, as long as it is mounted: of several shards
+    /// some may have grown, and the shadows of snapshots lie at the same addresses in all of them.
     pub(crate) fn grow(&mut self, chosen: &Named) -> u32 {
         let by = self.settings.logical_blocks_min.saturating_sub(self.map.blocks());
-        if by == 0 || self.phase != Phase::Running || !self.has_grown_from(chosen.shape) {
+        if by == 0 || self.map.is_cached() || !self.has_grown_from(chosen.shape) {
             return 0;
         }
         self.map.grow(by);

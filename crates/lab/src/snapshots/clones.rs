@@ -29,7 +29,7 @@ enum Stage {
 #[derive(Clone, Debug)]
 pub(super) struct KnownClone {
     number: u32,
-    stretches: Vec<ShadowStretch>,
+    pub(super) stretches: Vec<ShadowStretch>,
     stage: Stage,
     /// When it was made, as snapshots are taken.
     made_at: u32,

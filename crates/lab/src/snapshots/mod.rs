@@ -11,9 +11,11 @@
 //!   what only snapshots held.
 
 mod clones;
+mod growth;
 mod known;
 mod report;
 
+pub use growth::explore_growth;
 pub use known::SnapshotEnd;
 pub use report::{SnapshotReport, SnapshotRotReport};
 
@@ -200,7 +202,8 @@ fn begin<'a>(
     seed: u64,
     options: &'a CrashOptions,
 ) -> Result<(Explorer<'a>, Host, Generator), Failure> {
-    let medium = options.device.build(options.faults.clone()).map_err(Failure)?;
+    let mut medium = options.device.build(options.faults.clone()).map_err(Failure)?;
+    medium.hide_units(options.units_added);
     let geometry = *medium.geometry();
     let max = ftl::logical_blocks_max(&geometry, &medium.health(), &options.settings);
     let logical_blocks = ((f64::from(max) * options.fill) as u32).max(LOGICAL_BLOCKS_MIN);
@@ -260,9 +263,16 @@ impl Explorer<'_> {
     }
 
     fn mount(&self, medium: SimMedium, now: Instant) -> Result<Sim, Failure> {
-        let mut sim = Sim::mount(medium, self.options.settings.clone(), now)?;
-        self.options.plant.apply(sim.ftl_mut());
+        let mut sim = self.begin_mount(medium, now)?;
         sim.run_until_ready()?;
+        Ok(sim)
+    }
+
+    fn begin_mount(&self, medium: SimMedium, now: Instant) -> Result<Sim, Failure> {
+        let mut settings = self.options.settings.clone();
+        settings.logical_blocks_min = self.logical_blocks;
+        let mut sim = Sim::mount(medium, settings, now)?;
+        self.options.plant.apply(sim.ftl_mut());
         Ok(sim)
     }
 
@@ -546,6 +556,15 @@ impl Explorer<'_> {
 
     /// A clean shutdown with requests in flight, and the mount after it.
     fn remount(&mut self, host: &mut Host, cuts: bool) -> Result<(), Failure> {
+        self.shut_down(host, cuts)?;
+        let (medium, now) = (host.sim.medium().clone(), host.sim.now());
+        host.sim = self.mount(medium, now)?;
+        self.check_snapshots(&mut host.sim)?;
+        self.settle(&host.sim);
+        host.read_back()
+    }
+
+    fn shut_down(&mut self, host: &mut Host, cuts: bool) -> Result<(), Failure> {
         host.sim.begin_shutdown();
         host.refusals_are_legal = true;
         while !matches!(host.sim.state(), State::Stopped(_)) {
@@ -562,11 +581,7 @@ impl Explorer<'_> {
             host.model.shut_down();
         }
         self.known.retain(|known| known.phase != Phase::Preparing);
-        let (medium, now) = (host.sim.medium().clone(), host.sim.now());
-        host.sim = self.mount(medium, now)?;
-        self.check_snapshots(&mut host.sim)?;
-        self.settle(&host.sim);
-        host.read_back()
+        Ok(())
     }
 
     /// Cuts the power here, with some of the fates of what is in flight.

@@ -40,14 +40,6 @@ const CHANNELS_MAX: u32 = 1024;
 /// Times that a file or disk may grow: its header has room for more.
 const TIMES_MAX: usize = 64;
 
-/// What is said of a device with snapshots.
-pub fn with_snapshots(kind: &Kind) -> DeviceError {
-    let reason = "has snapshots, which lie behind its last block, and so does not grow";
-    let mend = "give them up, and their clones, first: `weir volume snapshots` lists them; where it lists none, start its \
-                server and stop it, which ends what was being given up";
-    DeviceError::invalid(path_of(kind), reason, mend)
-}
-
 /// What is said of a device that must not be written.
 pub fn read_only(kind: &Kind, why: &str) -> DeviceError {
     let mend = "mend that first, or copy what can be read to a new device; nothing was written";
@@ -105,16 +97,17 @@ impl Device {
         }
     }
 
-    /// Makes room for a larger device and describes it; the next mount for writing makes it that.
+    /// Makes room for a larger device, whose snapshots have so many entries in the map of a shard, and describes it; the
+    /// next mount for writing makes it that.
     pub(crate) fn grow(
         kind: &Kind,
         wish: Wish,
-        settings: &Settings,
+        (settings, shadow_blocks): (&Settings, u32),
     ) -> Result<Growth, DeviceError> {
         let mut own = Own::claim(kind, Mode::ReadWrite)?;
         let flash = own.flash();
         let (shards, before) = (flash.shards, flash.shape);
-        let after = larger(&own.path, &flash, wish, settings)?;
+        let after = larger(&own.path, (&flash, shadow_blocks), wish, settings)?;
         if after.channels > before.channels {
             own.grow(after)?;
         }
@@ -175,11 +168,11 @@ fn extend(path: &Path, file: &File, parts: &direct::Parts) -> Result<(), DeviceE
 /// The shape of each shard that the wish comes to; the same if that is what there is.
 fn larger(
     path: &Path,
-    flash: &Flash,
+    flash: (&Flash, u32),
     wish: Wish,
     settings: &Settings,
 ) -> Result<Shape, DeviceError> {
-    let Flash { shape, shards, .. } = *flash;
+    let Flash { shape, shards, .. } = *flash.0;
     let split = Split::new(shards as usize);
     match wish {
         Wish::Channels(channels) if !channels.is_multiple_of(shards) => {
@@ -216,18 +209,19 @@ fn larger(
 /// The fewest channels that offer so many logical blocks.
 fn channels_for(
     path: &Path,
-    flash: &Flash,
+    flash: (&Flash, u32),
     logical_blocks: u32,
     settings: &Settings,
 ) -> Result<u32, DeviceError> {
-    let Shape { channels, logical_blocks: now, .. } = flash.shape;
+    let Flash { shape, shards, .. } = *flash.0;
+    let Shape { channels, logical_blocks: now, .. } = shape;
     // As many times the channels are enough, and a few less may be: of a larger device the FTL needs a smaller part.
     let times = (u64::from(logical_blocks) * u64::from(channels)).div_ceil(u64::from(now));
-    let most = CHANNELS_MAX / flash.shards;
+    let most = CHANNELS_MAX / shards;
     let (mut few, mut many) = (channels, u32::try_from(times).unwrap_or(u32::MAX));
     while many > most || offered(flash, many, settings)? < logical_blocks {
         if many >= most || u64::from(many) >= times + u64::from(TRIES) {
-            return Err(too_many(path, times * u64::from(flash.shards)));
+            return Err(too_many(path, times * u64::from(shards)));
         }
         // Whole stripes, or blocks that are bad from the start.
         many += 1;
@@ -253,8 +247,13 @@ fn too_large() -> DeviceError {
     )
 }
 
-/// Logical blocks that each shard offers with so many channels and the over-provisioning that it has.
-fn offered(flash: &Flash, channels: u32, settings: &Settings) -> Result<u32, DeviceError> {
+/// Logical blocks that each shard offers with so many channels and the over-provisioning that it has, where snapshots have
+/// so many entries in its map.
+fn offered(
+    (flash, shadow_blocks): (&Flash, u32),
+    channels: u32,
+    settings: &Settings,
+) -> Result<u32, DeviceError> {
     let now = flash.shape;
     if channels == now.channels {
         return Ok(now.logical_blocks);
@@ -265,7 +264,9 @@ fn offered(flash: &Flash, channels: u32, settings: &Settings) -> Result<u32, Dev
             let shape = Shape { channels, ..now };
             let nand = shape.nand(&flash.profile, &flash.faults, shard, None)?;
             nand.geometry().validate().map_err(DeviceError::Options)?;
-            Ok(ftl::logical_blocks_max(&nand.geometry(), &nand.health(), settings).into())
+            let (geometry, health) = (nand.geometry(), nand.health());
+            let most = ftl::logical_blocks_beside(&geometry, &health, settings, shadow_blocks);
+            Ok(most.into())
         };
         let (before, after) = (most(now.channels)?, most(channels)?);
         let blocks = u64::from(now.logical_blocks) * after / before.max(1);
@@ -292,7 +293,7 @@ mod tests {
     }
 
     fn wished(shards: u32, wish: Wish) -> Result<(u32, u32), String> {
-        let larger = larger(Path::new("dev"), &flash(shards), wish, &Settings::default());
+        let larger = larger(Path::new("dev"), (&flash(shards), 0), wish, &Settings::default());
         larger.map(|it| (it.channels, it.logical_blocks)).map_err(|error| error.to_string())
     }
 

@@ -28,13 +28,13 @@ mod zoned;
 pub use crate::kept::{KeptCounts, KeptOptions, KeptPlace};
 pub use error::DeviceError;
 pub use fast::FastOptions;
+pub(crate) use growth::read_only;
 pub use growth::{Growth, Wish};
-pub(crate) use growth::{read_only, with_snapshots};
 pub use raw::RawOptions;
 pub use volumes::{
     Change, ChangeError, JOINT, Limits, NAME_BYTES_MAX, NUMBER_MAX, Shadow, Snapshot, Stretch,
     Table, TableLimits, Volume, blocks_of, decode as decode_volumes, encode as encode_volumes,
-    is_name, size_text,
+    is_name, size_text, volumes_of,
 };
 
 use crate::kept::Kept;

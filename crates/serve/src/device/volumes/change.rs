@@ -305,6 +305,9 @@ impl Table {
                     return Err(ChangeError::HasClones(name.clone(), clones));
                 }
                 next.snapshots.retain(|snapshot| self.name_of(snapshot) != *name);
+                if next.snapshots.is_empty() {
+                    next.device_blocks = 0;
+                }
             }
             Change::Delete { name } => {
                 let of = &self.volumes[self.find(name)?];

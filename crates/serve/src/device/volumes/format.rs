@@ -11,18 +11,19 @@
 //! | last 4 | CRC-32C of all before |
 //!
 //! Version 2 is written from the first change on, version 3 as long as there is a snapshot, and version 4 as long as
-//! there is a clone. Their numbers are of seven bits a byte, the lowest first, each byte but
-//! the last with its highest bit set:
+//! there is a clone. Version 5 takes the place of 3 and 4 on a device that has grown with snapshots. Their numbers are of
+//! seven bits a byte, the lowest first, each byte but the last with its highest bit set:
 //!
 //! | bytes | holds |
 //! |---|---|
 //! | 0..4 | `b"WVOL"` |
-//! | 4..6 | version, 2, 3 or 4 |
+//! | 4..6 | version, 2 to 5 |
 //! | then | the next volume's or snapshot's number; number of volumes |
-//! | then, for each | its number; flags (1): bit 0 read-only, bit 1 has a uuid, bit 2 has limits, bit 3 (version 4) is a clone; length of the name (1), name (UTF-8); if it has one, uuid (16); if it has some, requests a second, bytes a second, milliseconds of burst; if it is a clone, the number of its snapshot; its stretches |
+//! | then, for each | its number; flags (1): bit 0 read-only, bit 1 has a uuid, bit 2 has limits, bit 3 (from version 4 on) is a clone; length of the name (1), name (UTF-8); if it has one, uuid (16); if it has some, requests a second, bytes a second, milliseconds of burst; if it is a clone, the number of its snapshot; its stretches |
 //! | then | the stretches that are leaving |
-//! | then, versions 3 and 4 | number of snapshots |
+//! | then, from version 3 on | number of snapshots |
 //! | then, for each | its number; the number of its volume; length of the name (1), name (UTF-8); uuid (16); the stretches of its shadow |
+//! | then, version 5 | logical blocks of the device when this was written: it has grown since by as many as it has more, and all shadows lie as much farther behind |
 //! | last 4 | CRC-32C of all before |
 //!
 //! Stretches: how many; of each its first block and its blocks.
@@ -34,6 +35,7 @@ const MADE: u16 = 1;
 const CHANGED: u16 = 2;
 const WITH_SNAPSHOTS: u16 = 3;
 const WITH_CLONES: u16 = 4;
+const HAS_GROWN: u16 = 5;
 
 const READ_ONLY: u8 = 1;
 const HAS_UUID: u8 = 2;
@@ -49,6 +51,7 @@ pub fn encode(table: &Table) -> Option<Vec<u8>> {
     if table.changed {
         let version = match table.snapshots.is_empty() {
             true => CHANGED,
+            false if table.device_blocks > 0 => HAS_GROWN,
             false if has_clones(table) => WITH_CLONES,
             false => WITH_SNAPSHOTS,
         };
@@ -56,6 +59,9 @@ pub fn encode(table: &Table) -> Option<Vec<u8>> {
         encode_changed(table, &mut bytes);
         if !table.snapshots.is_empty() {
             encode_snapshots(&table.snapshots, &mut bytes);
+            if table.device_blocks > 0 {
+                push_number(table.device_blocks, &mut bytes);
+            }
         }
     } else {
         bytes.extend_from_slice(&MADE.to_le_bytes());
@@ -154,13 +160,18 @@ pub fn decode(label: &[u8]) -> Option<Table> {
     let table = match version {
         MADE => decode_made(&mut fields)?,
         CHANGED => decode_changed(&mut fields, 0)?,
-        WITH_SNAPSHOTS | WITH_CLONES => {
-            let flags = if version == WITH_CLONES { HAS_ORIGIN } else { 0 };
+        WITH_SNAPSHOTS..=HAS_GROWN => {
+            let flags = if version == WITH_SNAPSHOTS { 0 } else { HAS_ORIGIN };
             let table = decode_changed(&mut fields, flags)?;
             let snapshots = decode_snapshots(&mut fields)?;
+            let device_blocks = if version == HAS_GROWN { fields.number()? } else { 0 };
             // There is one way to write a table without any.
-            let is_so = !snapshots.is_empty() && has_clones(&table) == (version == WITH_CLONES);
-            is_so.then_some(Table { snapshots, ..table })?
+            let is_so = match version {
+                HAS_GROWN => device_blocks > 0,
+                _ => has_clones(&table) == (version == WITH_CLONES),
+            };
+            let has_some = !snapshots.is_empty();
+            (has_some && is_so).then_some(Table { snapshots, device_blocks, ..table })?
         }
         _ => return None,
     };
@@ -217,7 +228,7 @@ fn decode_changed(fields: &mut Fields<'_>, more: u8) -> Option<Table> {
         volumes.push(Volume { number, name, uuid, stretches, read_only, limits, origin });
     }
     let leaving = fields.stretches()?;
-    Some(Table { volumes, leaving, snapshots: Vec::new(), next_number, changed: true })
+    Some(Table { volumes, leaving, next_number, changed: true, ..Table::default() })
 }
 
 fn decode_snapshots(fields: &mut Fields<'_>) -> Option<Vec<Snapshot>> {
@@ -316,6 +327,10 @@ mod tests {
         with_snapshots().with_clone(("gold@ä", "c", 4), ground).unwrap().0
     }
 
+    fn grown(table: Table) -> Table {
+        Table { device_blocks: (1 << 37) + (1 << 20), ..table }
+    }
+
     #[test]
     fn a_table_comes_back_as_it_was() {
         for table in [
@@ -323,6 +338,8 @@ mod tests {
             changed(),
             with_snapshots(),
             with_clone(),
+            grown(with_snapshots()),
+            grown(with_clone()),
             Table { changed: true, ..Table::made(Vec::new()) },
         ] {
             let bytes = encode(&table).unwrap();
@@ -332,7 +349,7 @@ mod tests {
 
     #[test]
     fn no_damaged_or_cut_table_is_taken_for_one() {
-        for table in [made(), changed(), with_snapshots(), with_clone()] {
+        for table in [made(), changed(), with_snapshots(), with_clone(), grown(with_clone())] {
             let bytes = encode(&table).unwrap();
             for cut in 0..bytes.len() {
                 assert_eq!(decode(&bytes[..cut]), None);

@@ -80,6 +80,8 @@ pub struct Table {
     pub leaving: Vec<Stretch>,
     /// Snapshots of volumes, in the order of their numbers.
     pub snapshots: Vec<Snapshot>,
+    /// Logical blocks of the device, behind which the shadows of its snapshots lie; 0: it has never grown while it had some.
+    pub device_blocks: u64,
     /// The next volume's or snapshot's number.
     pub next_number: u32,
     /// It is not as the device was made any more.
@@ -90,8 +92,7 @@ impl Table {
     /// The table of a device that is made with these volumes.
     pub fn made(volumes: Vec<Volume>) -> Self {
         let next_number = volumes.len() as u32 + 1;
-        let (leaving, snapshots) = (Vec::new(), Vec::new());
-        Self { volumes, leaving, snapshots, next_number, changed: false }
+        Self { volumes, next_number, ..Self::default() }
     }
 
     /// All that is taken, in the order of the device.
@@ -162,6 +163,11 @@ fn at_of(stretches: &[Stretch], block: u64) -> Option<u64> {
         before += stretch.blocks;
     }
     None
+}
+
+/// The volumes of a device of so many blocks, by its label; `None` if that holds no table of such a device.
+pub fn volumes_of(label: &[u8], device_blocks: u64) -> Option<Table> {
+    decode(label)?.on_device_of(device_blocks)
 }
 
 /// Sum of the blocks of stretches.

@@ -121,6 +121,28 @@ impl Table {
         self.shadows().map(|stretch| stretch.first).min()
     }
 
+    /// The same for a device of so many blocks: where it has grown since this was written, all shadows lie farther behind.
+    /// `None` if this is not the table of such a device.
+    pub fn on_device_of(mut self, device_blocks: u64) -> Option<Self> {
+        if self.device_blocks > 0 {
+            let by = device_blocks.checked_sub(self.device_blocks)?;
+            for stretch in self.snapshots.iter_mut().flat_map(|it| &mut it.stretches) {
+                stretch.first = stretch.first.checked_add(by)?;
+                stretch.first.checked_add(stretch.blocks)?;
+            }
+            self.device_blocks = device_blocks;
+        }
+        let is_behind = self.shadows_begin().is_none_or(|first| first >= device_blocks);
+        (is_behind && self.end() <= device_blocks).then_some(self)
+    }
+
+    /// What a device that is to grow has to have in its label, if that is another table: shadows are where they are by the
+    /// blocks that it has now.
+    pub fn before_growth(&self, device_blocks: u64) -> Option<Self> {
+        let says = self.snapshots.is_empty() || self.device_blocks > 0;
+        (!says).then(|| Self { device_blocks, ..self.clone() })
+    }
+
     /// What must hold of the snapshots of every table.
     pub(super) fn has_sound_snapshots(&self) -> bool {
         let numbers = self.snapshots.iter().map(|snapshot| snapshot.number);
@@ -252,6 +274,27 @@ mod tests {
         let shrunk = Change::Resize { name: "a".into(), blocks: 100, shrink: true };
         let shrunk = change(&table, shrunk).unwrap();
         assert_eq!(shrunk.snapshots, table.snapshots);
+    }
+
+    #[test]
+    fn shadows_go_with_the_end_of_a_device_that_grows() {
+        let (old, _) = take(&table(), "a", "x").unwrap();
+        assert_eq!(old.clone().on_device_of(DEVICE), Some(old.clone()));
+        assert_eq!(old.clone().on_device_of(DEVICE + 512), None, "it does not say where they are");
+        let ready = old.before_growth(DEVICE).unwrap();
+        assert_eq!(ready.before_growth(DEVICE), None);
+        assert_eq!(table().before_growth(DEVICE), None, "there are none");
+        let ready = decode(&encode(&ready).unwrap()).unwrap();
+        assert_eq!(ready.clone().on_device_of(DEVICE), Some(ready.clone()));
+        assert_eq!(ready.clone().on_device_of(DEVICE - 512), None);
+        assert_eq!(ready.clone().on_device_of(u64::MAX), None);
+        let grown = ready.on_device_of(DEVICE + 512).unwrap();
+        let places = |table: &Table| table.shadows().map(|it| it.first).collect::<Vec<_>>();
+        let farther: Vec<u64> = places(&old).iter().map(|first| first + 512).collect();
+        assert_eq!(places(&grown), farther);
+        assert_eq!(decode(&encode(&grown).unwrap()), Some(grown.clone()));
+        let gone = change(&grown, Change::Delete { name: "a@x".into() }).unwrap();
+        assert_eq!((gone.device_blocks, decode(&encode(&gone).unwrap())), (0, Some(gone)));
     }
 
     #[test]

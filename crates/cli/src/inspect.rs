@@ -114,8 +114,7 @@ fn shard_json(shard: &Offline, with_bands: bool) -> Value {
     for band in &bands {
         *states.entry(band.state).or_default() += 1;
     }
-    let bad: Vec<u32> =
-        bands.iter().filter(|band| band.state == "retired").map(|band| band.block.0).collect();
+    let bad: Vec<u32> = bands.iter().filter(|band| band.bad).map(|band| band.block.0).collect();
     let checkpoint: Vec<u32> = ftl.checkpoint_bands().iter().map(|block| block.0).collect();
     let counters: Map<String, Value> =
         ftl.status().counters.iter().map(|(name, value)| ((*name).into(), json!(value))).collect();

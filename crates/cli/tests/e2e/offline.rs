@@ -53,6 +53,25 @@ fn a_clean_device_checks_clean_and_a_flipped_bit_is_found() {
     assert_eq!(check.status.code(), Some(0), "healed: {}", said(&check));
 }
 
+#[test]
+fn blocks_that_are_bad_from_the_start_are_told_whether_the_device_was_written_or_not() {
+    let scratch = Scratch::new("factory-bad");
+    let (config, data) = (scratch.file("weir.toml"), scratch.file("data"));
+    let text = "[device]\nprofile = \"instant\"\ncapacity = \"64MiB\"\n[device.faults]\nfactory_bad = 0.2\n";
+    fs::write(&config, text).expect("a config");
+    let made = weir(&["format", "--config", &config, "--data", &data]);
+    assert!(made.status.success(), "{}", said(&made));
+    let bad = || {
+        let inspect = weir(&["inspect", "--data", &data, "--json"]);
+        let told: Value = serde_json::from_slice(&inspect.stdout).expect("JSON");
+        told["shards"][0]["blocks_bad"].as_array().expect("a list").clone()
+    };
+    let at_first = bad();
+    assert!(!at_first.is_empty());
+    Server::start(&scratch, &["--data", &data]).terminate();
+    assert_eq!(bad(), at_first);
+}
+
 /// Parity makes up for a part of the map that is lost, not for all of it. What is found from the bands
 /// may be older than what was written last, so nobody gets it who has not asked.
 #[test]

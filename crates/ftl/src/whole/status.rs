@@ -192,6 +192,8 @@ pub struct BandStatus {
     pub block: BlockId,
     /// "clean", "erasing", "dirty", "open", "uncounted", "full", "victim", "draining", "checkpoint", "retired".
     pub state: &'static str,
+    /// It has failed, or is bad from the start: nothing is appended to it any more.
+    pub bad: bool,
     /// Slots that hold valid data.
     pub slots_valid: u32,
     /// Slots appended since the erase, as far as known.
@@ -320,6 +322,7 @@ impl Ftl {
         BandStatus {
             block,
             state: state_name(band.state),
+            bad: band.failing || band.state == BandState::Retired,
             slots_valid: band.slots_valid,
             slots_written: band.slots_written,
             erase_count: band.erase_count,

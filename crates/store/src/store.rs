@@ -117,6 +117,13 @@ impl Store {
         how: Opening,
     ) -> Result<(Arc<Self>, Eraser), Error> {
         let listed = blocks.list()?;
+        if how.damaged && Layout::is_none(&mut *volume)? {
+            return Err(Error::Usage(
+                "the first block of the small volume is blank, so nothing is left of a store that could be read: restore \
+                 that block from a copy, or name the volume that the store is on"
+                    .into(),
+            ));
+        }
         if !how.new {
             is_no_mistake(&mut *volume, &listed)?;
         }

@@ -110,6 +110,22 @@ fn a_store_without_tables_that_lost_its_label_is_not_taken_for_none() {
 }
 
 #[test]
+fn what_is_left_of_a_store_without_a_label_is_nothing_and_no_store_is_made_for_it() {
+    let (world, _) = made();
+    for block in [0, 1] {
+        world.put(block, [0; BLOCK_BYTES]);
+        for new in [true, false] {
+            let how = Opening { new, damaged: true };
+            let told = reason(opened(&world, 2, how).map(drop));
+            assert!(told.contains("restore that block"), "{told}");
+        }
+    }
+    let blank = World::new(2, BLOCKS);
+    let told = reason(opened(&blank, 2, Opening { new: false, damaged: true }).map(drop));
+    assert!(told.contains("name the volume"), "{told}");
+}
+
+#[test]
 fn damage_within_a_log_that_was_being_written_is_told_and_not_taken_for_its_end() {
     let world = World::new(1, BLOCKS);
     let store = open(&world, 1).unwrap();

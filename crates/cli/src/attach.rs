@@ -24,9 +24,10 @@ const QUEUES: usize = 4;
 
 /// Make a volume, or a raw unit, a disk of this machine: /dev/ublkbN, or /dev/nbdN
 ///
-/// It needs root. A raw unit (unit/N) is a disk with zones, of a server that has NVMe over TCP. By Linux's ublk driver (6.4 and newer, `modprobe ublk_drv`) the disk is /dev/ublkbN; with --nbd it is
+/// It needs root. By Linux's ublk driver (6.4 and newer, `modprobe ublk_drv`) the disk is /dev/ublkbN; with --nbd it is
 /// /dev/nbdN of the kernel's NBD client. Under /dev/disk/by-id it is called weir-NAME. Either end may be killed and started
-/// again: the disk stays, and requests wait until both are back.
+/// again: the disk stays, and requests wait until both are back. A raw unit, unit/N, is a disk with zones (6.8 and newer), of a
+/// server that has NVMe over TCP.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     weir attach default\n  \

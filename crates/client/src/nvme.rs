@@ -274,7 +274,7 @@ fn connect(
     }
     let (_, result) = ask(stream, ("connect", &connect), &data, 0)?;
     if result & AUTHENTICATE != 0 {
-        return Err(Error::Usage(
+        return Err(Error::Protocol(
             "hosts have to authenticate there ([nvme] keys_file), which this program cannot: use the kernel's initiator \
              (`nvme connect --dhchap-secret`), or serve without keys_file where only this machine connects"
                 .into(),

@@ -115,14 +115,14 @@ state 0 em
 
 step "checked writes"
 dmesg -C
-checked --filename=$first --rw=write --bs=64k --size=24m --do_verify=1
-checked --filename=$first --rw=randwrite --bs=16k --size=24m --max_open_zones=4 --do_verify=1
+checked --filename=$first --rw=write --bs=64k --size=12m --do_verify=1
+checked --filename=$first --rw=randwrite --bs=16k --size=12m --max_open_zones=4 --do_verify=1
 blkzone reset $first
 [ "$(count $first em)" -eq "$zones" ] || fail "a reset leaves zones"
 no_errors "while nothing was killed"
 
 step "its process is killed"
-checked --filename=$first --rw=write --bs=64k --size=48m --do_verify=1 &
+checked --filename=$first --rw=write --bs=64k --size=24m --do_verify=1 &
 load=$!
 for i in 1 2; do
     sleep 2
@@ -135,7 +135,8 @@ blkzone report $first >/dev/null
 
 step "the server is killed"
 # Reads wait, and so does a write of a zone that is not open.
-checked --filename=$first --rw=read --bs=64k --size=48m --verify_only=1 &
+dd if=$first of=/tmp/before bs=1M count=24 iflag=direct status=none
+for i in 1 2 3 4 5 6; do dd if=$first bs=256k count=96 iflag=direct status=none | cmp /tmp/before - || exit 1; done &
 load=$!
 sleep 1
 kill -9 $server
@@ -147,7 +148,7 @@ kill -0 $write || fail "a write did not wait for its server"
 : >/tmp/serve.log
 start
 wait $write || fail "a write that waited has failed"
-wait $load
+wait $load || fail "reads that waited have failed, or read something else"
 cmp -n 8192 /tmp/data $second
 state 0 oi
 no_errors "when the server was killed"
@@ -159,6 +160,7 @@ fi
 state 0 fu
 cmp -n 8192 /tmp/data $second
 blkzone reset $second
+dmesg -C
 
 step zonefs
 /usr/bin/python3 -c '

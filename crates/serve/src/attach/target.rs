@@ -139,7 +139,7 @@ impl Target {
             }
             error => error,
         })?;
-        let shown = zoned(unit, &namespace).map_err(Error::Usage)?;
+        let shown = zoned(unit, &namespace).map_err(Error::Protocol)?;
         Ok((controller, nqn, shown))
     }
 

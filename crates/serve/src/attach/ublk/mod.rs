@@ -1,6 +1,7 @@
 //! A volume as `/dev/ublkbN`: Linux's block devices in user space (ublk). This process is the device's server, and asks the
-//! volume's server over NBD, or a raw unit's over NVMe/TCP, which is a disk with zones, so that either may end and come back: the driver keeps the device of a server that was killed
-//! (user recovery), and the next one goes on with it and with what had not been answered.
+//! volume's server over NBD, or a raw unit's over NVMe/TCP, which is a disk with zones. Either may end and come back: the
+//! driver keeps the device of a server that was killed (user recovery), and the next one goes on with it and with what had
+//! not been answered.
 
 mod abi;
 mod asked;

@@ -326,7 +326,7 @@ impl<W: Wire> Queue<W> {
             return self.fetch(abi::COMMIT_AND_FETCH, tag, -libc::EOPNOTSUPP);
         };
         if let Err(error) = self.link.take(tag, &asked) {
-            tracing::error!(%error, "a request's data cannot be taken: it fails");
+            tracing::error!(%error, "a request fails before it is asked");
             return self.fetch(abi::COMMIT_AND_FETCH, tag, -libc::EIO);
         }
         self.came += 1;

@@ -17,23 +17,28 @@ use std::process::{Command, Stdio};
 
 /// Where the service of a package has its NBD socket (packaging/weir.toml).
 const SERVICE_SOCKET: &str = "/run/weir/nbd.sock";
+/// Addresses of raw units begin so.
+const NVME: &str = "nvme://";
 /// Queues unless they are chosen: more cost memory, and a connection each.
 const QUEUES: usize = 4;
 
-/// Make a volume a disk of this machine: /dev/ublkbN, or /dev/nbdN
+/// Make a volume, or a raw unit, a disk of this machine: /dev/ublkbN, or /dev/nbdN
 ///
 /// It needs root. By Linux's ublk driver (6.4 and newer, `modprobe ublk_drv`) the disk is /dev/ublkbN; with --nbd it is
 /// /dev/nbdN of the kernel's NBD client. Under /dev/disk/by-id it is called weir-NAME. Either end may be killed and started
-/// again: the disk stays, and requests wait until both are back.
+/// again: the disk stays, and requests wait until both are back. A raw unit, unit/N, is a disk with zones (6.8 and newer), of a
+/// server that has NVMe over TCP.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     weir attach default\n  \
     weir attach data --data /var/lib/weir\n  \
     weir attach nbd://10.0.0.5/data --nbd\n  \
+    weir attach unit/0 --data weir-zones\n  \
+    weir attach nvme://10.0.0.5:4420/unit/0 --name far\n  \
     weir attach --list\n\n\
     `weir detach NAME` takes it away. If its process was killed, the same command again goes on with the disk.")]
 pub struct Args {
-    /// The volume; or its NBD address, if its server is elsewhere
+    /// The volume, or the raw unit; or its NBD or NVMe address, if its server is elsewhere
     #[arg(value_name = "VOLUME", required_unless_present = "list")]
     volume: Option<String>,
     /// Where its server is: the folder or file of the device that is served, or its NBD socket
@@ -107,7 +112,15 @@ pub fn run(args: &Args) -> Result<End, Failure> {
 
 fn wanted(args: &Args, volume: &str) -> Result<Wanted, Failure> {
     let uri = uri_of(volume, &args.data)?;
-    let (_, export) = client::parse(&uri)?;
+    let (export, is_zoned) = match uri.starts_with(NVME) {
+        true => (format!("unit/{}", client::nvme::parse(&uri)?.1), true),
+        false => (client::parse(&uri)?.1, false),
+    };
+    if is_zoned && args.nbd {
+        return Err(format!(
+            "{volume}: is a disk with zones, of which the kernel's NBD client knows nothing: attach it without --nbd"
+        ));
+    }
     let name = args.name.clone().unwrap_or(export);
     if name.is_empty() {
         return Err(format!(
@@ -128,11 +141,21 @@ fn wanted(args: &Args, volume: &str) -> Result<Wanted, Failure> {
     Ok(Wanted { name, uri, way, read_only, queues, queues_said, timeout_s })
 }
 
-/// The NBD address of a volume: as it is said, or of what is served at a place.
+/// The address of a volume or a raw unit: as it is said, or of what is served at a place.
 fn uri_of(volume: &str, data: &Path) -> Result<String, Failure> {
+    if volume.starts_with(NVME) {
+        client::nvme::parse(volume)?;
+        return Ok(volume.into());
+    }
     if volume.contains("://") {
         client::parse(volume)?;
         return Ok(volume.into());
+    }
+    if client::nvme::unit(volume).is_some()
+        && let Some(status) = place_in(data).and_then(|place| ask_status(&place)).ok()
+        && status["shards"][0]["mode"] == "raw"
+    {
+        return zoned(&status, volume, data);
     }
     let missing = data == Path::new(DATA_DEFAULT) && !data.exists();
     let socket = match missing && Path::new(SERVICE_SOCKET).exists() {
@@ -156,6 +179,18 @@ fn uri_of(volume: &str, data: &Path) -> Result<String, Failure> {
     }
     let socket = socket.to_str().ok_or_else(|| format!("{shown}: a path here must be UTF-8"))?;
     Ok(format!("nbd+unix:///{volume}?socket={socket}"))
+}
+
+/// The address of a raw unit as a disk with zones, as the status of its server tells.
+fn zoned(status: &Value, unit: &str, data: &Path) -> Result<String, Failure> {
+    let place = array(&status["connect"]["nvme"]).first().and_then(Value::as_str);
+    place.map(|place| format!("{place}{unit}")).ok_or_else(|| {
+        format!(
+            "{unit}: raw units are disks with zones by NVMe over TCP, which the server of {} does not have: start it with --nvme \
+             127.0.0.1:4420, and with --write page (docs/attach.md)",
+            data.display()
+        )
+    })
 }
 
 /// The NBD address of a volume, as the status of its server tells: on this machine, if there is one.
@@ -293,7 +328,7 @@ pub fn detach(args: &DetachArgs) -> Result<End, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::{told_of, uri_of};
+    use super::{told_of, uri_of, zoned};
     use serde_json::json;
     use std::os::unix::net::UnixListener;
 
@@ -310,6 +345,8 @@ mod tests {
         assert_eq!(uri_of("data", &socket), Ok(expected));
         assert_eq!(uri_of("nbd://h/x", &folder), Ok("nbd://h/x".into()));
         assert!(uri_of("nbd:///x", &folder).unwrap_err().contains("has no host"));
+        assert_eq!(uri_of("nvme://h/unit/1", &folder), Ok("nvme://h/unit/1".into()));
+        assert!(uri_of("nvme://h/data", &folder).unwrap_err().contains("names no raw unit"));
         std::fs::remove_dir_all(folder).unwrap();
     }
 
@@ -320,5 +357,15 @@ mod tests {
         assert_eq!(told(&[tcp, unix]).unwrap(), "nbd+unix:///data?socket=/run/n.sock");
         assert_eq!(told(&[tcp]).unwrap(), "nbd://127.0.0.1:10809/data");
         assert_eq!(told(&[]), None);
+    }
+
+    #[test]
+    fn a_raw_unit_is_where_nvme_hosts_connect_or_it_is_told_what_is_missing() {
+        let told = |places: &[&str]| {
+            let status = json!({ "connect": { "nvme": places } });
+            zoned(&status, "unit/3", std::path::Path::new("weir-zones"))
+        };
+        assert_eq!(told(&["nvme://127.0.0.1:4420/"]), Ok("nvme://127.0.0.1:4420/unit/3".into()));
+        assert!(told(&[]).unwrap_err().contains("--nvme"));
     }
 }

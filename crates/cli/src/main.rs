@@ -104,7 +104,7 @@ enum Command {
     Ctl(ctl::Args),
     /// The volumes of a running server: list, create, delete, resize, rename, limit
     Volume(volume::Args),
-    /// Make a volume a disk of this machine: /dev/ublkbN, or /dev/nbdN
+    /// Make a volume, or a raw unit, a disk of this machine: /dev/ublkbN, or /dev/nbdN
     Attach(attach::Args),
     /// Take such a disk away
     Detach(attach::DetachArgs),

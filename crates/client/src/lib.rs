@@ -24,6 +24,7 @@ mod address;
 mod blocks;
 pub mod frames;
 pub mod http;
+pub mod nvme;
 pub mod percent;
 pub mod store;
 pub mod wire;

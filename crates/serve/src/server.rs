@@ -291,7 +291,7 @@ impl Server {
             plugins: Arc::clone(&self.plugins),
             fast: Arc::clone(&self.fast),
             history: Arc::clone(&self.history),
-            nbd: self.ready.nbd.as_slice().into(),
+            doors: (self.ready.nbd.as_slice().into(), self.ready.nvme_address()),
             restart: Arc::new(self.ready.restart.clone()),
         }
     }
@@ -353,7 +353,7 @@ pub struct Control {
     fast: Arc<FastControl>,
     history: Arc<control::History>,
     /// Where NBD clients connect.
-    nbd: Arc<[String]>,
+    doors: (Arc<[String]>, Option<SocketAddr>),
     restart: Arc<Restart>,
 }
 
@@ -450,9 +450,9 @@ impl Control {
         self.fast.folder()
     }
 
-    /// Where NBD clients connect, as in [`Ready::nbd`].
-    pub(crate) fn nbd(&self) -> &[String] {
-        &self.nbd
+    /// Where NBD clients connect, as in [`Ready::nbd`], and NVMe hosts.
+    pub(crate) fn doors(&self) -> &(Arc<[String]>, Option<SocketAddr>) {
+        &self.doors
     }
 
     /// What is known of the fast tier.

@@ -16,6 +16,7 @@
 mod advise;
 mod atomic;
 mod attach;
+mod attach_zoned;
 mod below;
 mod chaos;
 mod clients;

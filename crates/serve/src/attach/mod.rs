@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 use strays::Places;
-use target::Target;
+use target::{Shown, Target};
 
 /// Where disks have names that stay the same.
 const LINKS: &str = "/dev/disk/by-id";
@@ -179,7 +179,7 @@ trait Keeper {
     /// It is gone, whoever has removed it.
     fn has_ended(&self) -> bool;
     /// What the volume is now; `None`: its server does not answer.
-    fn look(&mut self, export: Option<Export>);
+    fn look(&mut self, shown: Option<Shown>);
     /// Takes the device away: with `force` whoever uses it, and whatever its server does.
     fn remove(&mut self, force: bool);
 }
@@ -228,12 +228,12 @@ fn take_on(
             }
         }
     }
-    let export = target.connect().map_err(AttachError::Server)?.1;
-    target.identity.clone_from(&export.description);
+    let shown = target.connect().map_err(AttachError::Server)?.1;
+    target.identity.clone_from(&shown.export.description);
     if let Some(left) = held.before.as_ref().filter(|_| before.is_some()) {
-        expect_like(&left.device, wanted, &export)?;
+        expect_like(&left.device, wanted, &shown.export)?;
     }
-    let mut keeper = begin(wanted, target, export, before)?;
+    let mut keeper = begin(wanted, target, shown, before)?;
     let record = Record {
         name: wanted.name.clone(),
         uri: wanted.uri.clone(),
@@ -279,14 +279,15 @@ fn unlike(
 fn begin(
     wanted: &Wanted,
     target: &Target,
-    export: Export,
+    shown: Shown,
     before: Option<u32>,
 ) -> Result<Box<dyn Keeper>, AttachError> {
     Ok(match wanted.way {
-        Way::Ublk => Box::new(ublk::Device::begin(wanted, target, export, before)?),
+        Way::Ublk => Box::new(ublk::Device::begin(wanted, target, shown, before)?),
+        Way::Nbd if target.is_zoned() => return Err(AttachError::NoDriver(NO_ZONES)),
         Way::Nbd => {
             let target = (target, wanted.timeout_s);
-            Box::new(kernel::Device::begin(wanted, target, export, before)?)
+            Box::new(kernel::Device::begin(wanted, target, shown.export, before)?)
         }
     })
 }
@@ -324,7 +325,7 @@ fn name_it(record: &Record) -> io::Result<()> {
 
 /// Looks at the volume again and again, apart: a server that is not there may take long not to answer. One that is there and
 /// has something else is told of, once.
-fn look_on(target: Target) -> Receiver<Option<Export>> {
+fn look_on(target: Target) -> Receiver<Option<Shown>> {
     let (sender, receiver) = mpsc::channel();
     let look = move || {
         let mut told = None;
@@ -365,8 +366,8 @@ fn keep(keeper: &mut dyn Keeper, target: &Target, signals: &libc::sigset_t) {
             },
             None if keeper.has_ended() => return keeper.remove(false),
             None => {
-                if let Some(export) = seen.try_iter().last() {
-                    keeper.look(export);
+                if let Some(shown) = seen.try_iter().last() {
+                    keeper.look(shown);
                 }
             }
         }
@@ -465,6 +466,9 @@ fn end_process(found: &Found, signal: i32) -> Result<(), AttachError> {
     }
     Err(AttachError::Stuck(record.pid))
 }
+
+/// Said where zones are wanted of what has none.
+const NO_ZONES: &str = "the kernel's NBD client has no zones: raw units are attached by the ublk driver, without --nbd";
 
 /// To detach although somebody uses the device.
 const FORCED: i32 = libc::SIGUSR1;

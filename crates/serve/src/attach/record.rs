@@ -91,6 +91,11 @@ fn path_of(folder: &Path, name: &str) -> PathBuf {
     folder.join(file_name(name) + ENDING)
 }
 
+/// Where the appends of a disk with zones are noted that are under way.
+pub fn appends(folder: &Path, name: &str) -> PathBuf {
+    path_of(folder, name).with_extension("appends")
+}
+
 /// Takes the record of a name.
 ///
 /// # Errors
@@ -147,6 +152,7 @@ impl Held {
         let is = |found: fs::Metadata| (found.dev(), found.ino());
         let ours = self.file.metadata().map(is).ok();
         if ours.is_some() && ours == self.path.symlink_metadata().map(is).ok() {
+            fs::remove_file(self.path.with_extension("appends")).ok();
             fs::remove_file(&self.path).ok();
         }
     }

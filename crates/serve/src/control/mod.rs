@@ -209,7 +209,7 @@ async fn status(State(control): State<Control>) -> Response {
             let exports = control.exports();
             let mut value = status::json(&exports, &control.settled(), &shards);
             value["fast"] = fast::json(control.fast(), &shards);
-            value["connect"] = status::connect(control.nbd());
+            value["connect"] = status::connect(&control.doors().0, control.doors().1);
             value["restart"] = status::restart(control.restart());
             let mut slowest = slow::json(&exports, &shards, wanted.slow);
             slowest.truncate(slow::TOLD_BY_STATUS);

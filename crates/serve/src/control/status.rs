@@ -13,6 +13,7 @@ use ftl::policy::DECISIONS;
 use ftl::raw::{LaneStatus, RawBlockState};
 use ftl::{MapStatus, PolicyChange, StreamStatus, UnitStatus};
 use serde_json::{Map, Value, json};
+use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Everything about a server.
@@ -48,13 +49,14 @@ pub fn json(exports: &[Export], settled: &[String], shards: &[ShardStatus]) -> V
 }
 
 /// Where clients connect: a socket by its whole path, as whoever asks may be anywhere.
-pub fn connect(nbd: &[String]) -> Value {
+pub fn connect(nbd: &[String], nvme: Option<SocketAddr>) -> Value {
     const UNIX: &str = "nbd+unix:///?socket=";
     let whole = |place: &String| {
         let path = place.strip_prefix(UNIX).and_then(|path| std::path::absolute(path).ok());
         path.map_or(place.clone(), |path| format!("{UNIX}{}", path.display()))
     };
-    json!({ "nbd": nbd.iter().map(whole).collect::<Vec<_>>() })
+    let nvme: Vec<String> = nvme.iter().map(|address| format!("nvme://{address}/")).collect();
+    json!({ "nbd": nbd.iter().map(whole).collect::<Vec<_>>(), "nvme": nvme })
 }
 
 /// How the device was opened.

@@ -7,11 +7,12 @@ use crate::device::{Stretch, Volume};
 use crate::exports::Offered;
 use crate::front::nvme;
 use crate::runtime::shard::RawShape;
-use crate::server::ServeError;
+use crate::server::{Ready, ServeError};
 use crate::volume::STRIPE_BLOCKS;
 use flash::BLOCK_BYTES;
 use ftl::policy::stream::{self, Shape};
 use ftl::raw::WriteUnit;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -43,6 +44,13 @@ pub fn strangers(config: &Config) -> Vec<String> {
         unknown.map(told).collect::<Vec<_>>()
     });
     strangers.collect()
+}
+
+impl Ready {
+    /// Where NVMe hosts connect to the service with volumes.
+    pub fn nvme_address(&self) -> Option<SocketAddr> {
+        self.nvme.as_ref()?.1.first().copied()
+    }
 }
 
 /// The volumes as NVMe hosts see them, if they are served so.

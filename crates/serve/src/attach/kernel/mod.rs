@@ -5,7 +5,7 @@
 mod netlink;
 
 use super::strays::{self, Places};
-use super::target::Target;
+use super::target::{Connection, Shown, Target};
 use super::{AttachError, Keeper, Wanted};
 use crate::nbd::constants::{SEND_CAN_MULTI_CONN, SEND_READ_ONLY};
 use client::Stream;
@@ -143,7 +143,7 @@ impl Device {
         let several = self.export.flags & SEND_CAN_MULTI_CONN != 0;
         let count = if several { wanted.queues } else { 1 };
         for _ in 0..count {
-            self.sockets.push(self.target.connect().map_err(AttachError::Server)?.0);
+            self.sockets.push(self.target.connect().map_err(AttachError::Server)?.0.stream);
         }
         let read_only = if wanted.read_only { SEND_READ_ONLY } else { 0 };
         let flags = u64::from(self.export.flags | read_only);
@@ -172,7 +172,7 @@ impl Device {
     /// Gives the kernel new sockets in the place of those that have ended.
     fn replace(&mut self) {
         for _ in 0..std::mem::take(&mut self.missing) {
-            let Ok((stream, _)) = self.target.connect() else {
+            let Ok((Connection { stream, .. }, _)) = self.target.connect() else {
                 self.missing += 1;
                 continue;
             };
@@ -236,8 +236,8 @@ impl Keeper for Device {
         !is_there(self.number, &self.name)
     }
 
-    fn look(&mut self, export: Option<Export>) {
-        match export {
+    fn look(&mut self, shown: Option<Shown>) {
+        match shown.map(|shown| shown.export) {
             None => self.missing = self.missing.max(self.nameless),
             Some(export) => {
                 if self.missing > 0 {

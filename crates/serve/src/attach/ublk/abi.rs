@@ -50,6 +50,10 @@ pub const COMMIT_AND_FETCH: u32 = command(3, 0x21, size_of::<Commit>());
 pub const RECOVERY: u64 = 1 << 3 | 1 << 4;
 /// Commands are numbered as ioctls are.
 pub const IOCTL_NUMBERS: u64 = 1 << 6;
+/// Data of requests is copied by reads and writes of the device through which they come ([`data_at`]).
+pub const USER_COPY: u64 = 1 << 7;
+/// The disk has zones.
+pub const ZONED: u64 = 1 << 8;
 /// The driver knows [`UPDATE_SIZE`].
 pub const CAN_RESIZE: u64 = 1 << 10;
 
@@ -66,6 +70,22 @@ pub const FLUSH: u8 = 2;
 pub const DISCARD: u8 = 3;
 /// Write zeroes.
 pub const WRITE_ZEROES: u8 = 5;
+/// Open a zone.
+pub const ZONE_OPEN: u8 = 10;
+/// Close one.
+pub const ZONE_CLOSE: u8 = 11;
+/// Make one full.
+pub const ZONE_FINISH: u8 = 12;
+/// Write where its write pointer is, and tell where that was.
+pub const ZONE_APPEND: u8 = 13;
+/// Make all of them empty.
+pub const ZONE_RESET_ALL: u8 = 14;
+/// Make one empty.
+pub const ZONE_RESET: u8 = 15;
+/// Tell what zones are like, at most as many as the request has sectors: a [`ZONE_BYTES`] each.
+pub const REPORT_ZONES: u8 = 18;
+/// Bytes by which Linux is told of a zone (`struct blk_zone`).
+pub const ZONE_BYTES: usize = 64;
 /// Durable before the answer.
 pub const FUA: u32 = 1 << 13;
 /// Of zeroes: room for later writes is kept.
@@ -79,10 +99,19 @@ pub const VOLATILE_CACHE: u32 = 1 << 2;
 pub const HAS_FUA: u32 = 1 << 3;
 /// Which parameters are said: the basic ones, and those of discards.
 pub const BASIC_AND_DISCARD: u32 = 0b11;
+/// The basic ones, and those of zones.
+pub const BASIC_AND_ZONES: u32 = 0b1001;
+/// Bytes of the parameters up to those of discards, which every driver knows.
+pub const PARAMETERS_WITHOUT_ZONES: u32 = 64;
 
 /// Where the descriptors of the first queue are mapped; those of the next ones follow at [`queue_map_bytes`].
 pub const DESCRIPTORS_AT: u64 = 0;
 const QUEUE_DEPTH_MAX: usize = 4096;
+
+/// Where the data of a request is read and written in the device through which it came.
+pub fn data_at(queue: u16, tag: u16) -> u64 {
+    0x8000_0000 + (u64::from(queue) << 41) + (u64::from(tag) << 25)
+}
 
 /// Bytes between the descriptors of two queues.
 pub fn queue_map_bytes(page: usize) -> usize {
@@ -185,11 +214,22 @@ pub struct Parameters {
     pub discard_segments_max: u16,
     /// Nothing.
     pub reserved: u16,
+    /// The device's numbers, which the driver says.
+    pub numbers: [u32; 4],
+    /// Zones that may be open at a time; 0: any number.
+    pub zones_open_max: u32,
+    /// Zones that may be active at a time; 0: any number.
+    pub zones_active_max: u32,
+    /// Of an append.
+    pub append_sectors_max: u32,
+    /// Nothing.
+    pub reserved_too: [u32; 5],
     /// Nothing.
     pub pad: u32,
 }
-const _: () = assert!(size_of::<Parameters>() == 64);
+const _: () = assert!(size_of::<Parameters>() == 112);
 const _: () = assert!(offset_of!(Parameters, discard_alignment) == 40);
+const _: () = assert!(offset_of!(Parameters, zones_open_max) == 76);
 
 /// A request, as the driver tells it.
 #[repr(C)]
@@ -215,7 +255,7 @@ pub struct Commit {
     pub tag: u16,
     /// Bytes, or an error that is negative.
     pub result: i32,
-    /// Of the memory.
+    /// Of the memory; of an append that has ended the sector where its data is.
     pub address: u64,
 }
 const _: () = assert!(size_of::<Commit>() == 16);
@@ -248,6 +288,7 @@ mod tests {
         assert_eq!([GET_INFO, ADD, UPDATE_SIZE], [0x8020_7502, 0xc020_7504, 0xc020_7515]);
         assert_eq!(DELETE_LATER, 0x8020_7514);
         assert_eq!([FETCH, COMMIT_AND_FETCH], [0xc010_7520, 0xc010_7521]);
+        assert_eq!((data_at(0, 0), data_at(1, 2)), (0x8000_0000, 0x200_8400_0000));
         assert_eq!((queue_map_bytes(4096), queue_map_bytes(65536)), (98_304, 131_072));
         let command = Control { len: 2, address: 3, data: 4, ..Control::of(1) };
         assert_eq!(command.bytes()[..6], [1, 0, 0, 0, 0xff, 0xff]);

@@ -72,7 +72,7 @@ pub fn parameters(export: &Export, read_only: bool, io_bytes: u32) -> Parameters
     let attribute = |holds: bool, attribute: u32| if holds { attribute } else { 0 };
     let range = |flag: u16| if has(flag) { RANGE_SECTORS_MAX } else { 0 };
     Parameters {
-        len: size_of::<Parameters>() as u32,
+        len: abi::PARAMETERS_WITHOUT_ZONES,
         types: abi::BASIC_AND_DISCARD,
         attributes: attribute(read_only || has(nbd::SEND_READ_ONLY), abi::READ_ONLY)
             | attribute(has(nbd::SEND_FLUSH), abi::VOLATILE_CACHE)

@@ -1,11 +1,14 @@
 //! A queue's connection to its volume: what is to be sent, and the answers as they come. It does no I/O: the queue hands
 //! the memory to its ring.
 //!
-//! Invariant: while the ring sends or receives, what it sends from or receives to stays where it is.
+//! Invariant: while the ring receives, what it receives to stays where it is.
 
+use super::abi::Descriptor;
 use super::asked::Asked;
+use super::outbox::Outbox;
+use super::wire::{Heard, Memory, Slot, Wire};
 use client::wire;
-use std::collections::VecDeque;
+use std::io;
 
 /// Bytes of a request's header.
 pub const HEADER_BYTES: usize = 28;
@@ -15,30 +18,8 @@ const REPLY_BYTES: usize = 16;
 const INPUT_BYTES: usize = 64 << 10;
 /// From so many missing bytes on, data is received where it is to go.
 const DIRECT_BYTES_MIN: u32 = 16 << 10;
-/// Parts that are sent at once.
-const PARTS_MAX: usize = 64;
-
-/// What the queue knows of a tag.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Slot {
-    /// The request, while it is with us.
-    pub asked: Option<Asked>,
-    /// Its place among all that came.
-    pub came: u64,
-    /// As which it was sent last.
-    pub cookie: u64,
-    /// The driver waits for nothing of this tag any more.
-    pub gone: bool,
-}
-
-/// What an answer means.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Heard {
-    /// The request of this tag has ended, with an error unless it is 0.
-    Done(u16, u32),
-    /// This is no answer to anything that was asked.
-    Nonsense,
-}
+/// Of NBD: the server is stopping, so that another one will have to be asked.
+const ESHUTDOWN: u32 = 108;
 
 /// What the next bytes are.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -48,31 +29,13 @@ enum Due {
     Data(u16, u32),
 }
 
-/// Memory of a tag's data, by tag.
-#[derive(Clone, Copy)]
-pub struct Memory {
-    /// Of the first tag.
-    pub start: *mut u8,
-    /// Of each.
-    pub io_bytes: u32,
-}
-
-impl Memory {
-    /// Where the data of a tag is.
-    pub fn of(&self, tag: u16) -> *mut u8 {
-        // The memory holds that of every tag.
-        self.start.wrapping_add(usize::from(tag) * self.io_bytes as usize)
-    }
-}
-
 /// See the head of this file.
 pub struct Link {
     memory: Memory,
     headers: Vec<[u8; HEADER_BYTES]>,
-    /// What is to be sent, in order.
-    parts: VecDeque<(*const u8, usize)>,
-    iovecs: Vec<libc::iovec>,
-    message: Box<libc::msghdr>,
+    outbox: Outbox,
+    /// As which the request of each tag was sent last.
+    cookies: Vec<u64>,
     input: Vec<u8>,
     /// What of it is received and not looked at.
     have: (usize, usize),
@@ -85,14 +48,11 @@ pub struct Link {
 impl Link {
     /// Nothing is asked yet.
     pub fn new(depth: u16, memory: Memory) -> Self {
-        // SAFETY: all zeroes are a message of nothing to nobody.
-        let message = Box::new(unsafe { std::mem::zeroed::<libc::msghdr>() });
         Self {
             memory,
             headers: vec![[0; HEADER_BYTES]; depth.into()],
-            parts: VecDeque::new(),
-            iovecs: Vec::with_capacity(PARTS_MAX),
-            message,
+            outbox: Outbox::new(),
+            cookies: vec![0; depth.into()],
             input: vec![0; INPUT_BYTES],
             have: (0, 0),
             head: Vec::with_capacity(REPLY_BYTES),
@@ -101,60 +61,71 @@ impl Link {
         }
     }
 
-    /// A new connection: nothing of the one before counts.
-    pub fn reset(&mut self) {
-        self.parts.clear();
+    /// Which tag is answered, with which error, and what was asked; `None` if it is not one that was asked.
+    fn answered(
+        &self,
+        head: &[u8; REPLY_BYTES],
+        slots: &[Slot<Asked>],
+    ) -> Option<(u16, u32, Asked)> {
+        let (error, cookie) = wire::simple_reply(head).ok()?;
+        let tag = cookie as u16;
+        let asked = slots.get(usize::from(tag))?.asked?;
+        (self.cookies[usize::from(tag)] == cookie).then_some((tag, error, asked))
+    }
+}
+
+impl Wire for Link {
+    type Asked = Asked;
+
+    fn understand(&self, descriptor: &Descriptor) -> Option<Asked> {
+        Asked::of(descriptor, self.memory.io_bytes)
+    }
+
+    fn address(&mut self, tag: u16) -> u64 {
+        self.memory.of(tag) as u64
+    }
+
+    fn take(&mut self, _: u16, _: &Asked) -> io::Result<()> {
+        // The driver has put the data into the memory.
+        Ok(())
+    }
+
+    fn reset(&mut self) {
+        self.outbox.clear();
         self.head.clear();
         (self.have, self.due) = ((0, 0), Due::Head);
     }
 
-    /// Asks for what a slot holds.
-    pub fn ask(&mut self, tag: u16, slot: &mut Slot) {
-        let Some(asked) = slot.asked else { return };
+    fn ask(&mut self, tag: u16, asked: &Asked) {
         self.sent += 1;
-        slot.cookie = self.sent << 16 | u64::from(tag);
-        let Asked { command, flags, offset, len } = asked;
+        let cookie = self.sent << 16 | u64::from(tag);
+        let Asked { command, flags, offset, len } = *asked;
+        self.cookies[usize::from(tag)] = cookie;
         let header = &mut self.headers[usize::from(tag)];
-        header.copy_from_slice(&wire::header(command, flags, slot.cookie, offset, len));
-        self.parts.push_back((header.as_ptr(), HEADER_BYTES));
+        header.copy_from_slice(&wire::header(command, flags, cookie, offset, len));
+        self.outbox.push(header.as_ptr(), HEADER_BYTES);
         if command == wire::command::WRITE {
-            self.parts.push_back((self.memory.of(tag), len as usize));
+            self.outbox.push(self.memory.of(tag), len as usize);
         }
     }
 
-    /// What to send now, if there is anything. It is sent, or given up, before this is called again.
-    pub fn outgoing(&mut self) -> Option<*const libc::msghdr> {
-        if self.parts.is_empty() {
-            return None;
+    fn ask_again(&mut self, tag: u16, slot: &Slot<Asked>) -> Result<(), i32> {
+        // Whatever a volume does may be done twice.
+        if let Some(asked) = &slot.asked {
+            self.ask(tag, asked);
         }
-        self.iovecs.clear();
-        let parts = self.parts.iter().take(PARTS_MAX);
-        self.iovecs.extend(
-            parts.map(|&(start, len)| libc::iovec {
-                iov_base: start.cast_mut().cast(),
-                iov_len: len,
-            }),
-        );
-        self.message.msg_iov = self.iovecs.as_mut_ptr();
-        self.message.msg_iovlen = self.iovecs.len() as _;
-        Some(&raw const *self.message)
+        Ok(())
     }
 
-    /// So many bytes of it are sent.
-    pub fn sent(&mut self, mut bytes: usize) {
-        while let Some((start, len)) = self.parts.front_mut() {
-            if bytes < *len {
-                *start = start.wrapping_add(bytes);
-                *len -= bytes;
-                return;
-            }
-            bytes -= *len;
-            self.parts.pop_front();
-        }
+    fn outgoing(&mut self) -> Option<*const libc::msghdr> {
+        self.outbox.outgoing()
     }
 
-    /// Where the next bytes are to be received, and how many.
-    pub fn incoming(&mut self, slots: &[Slot]) -> (*mut u8, u32) {
+    fn sent(&mut self, bytes: usize) {
+        self.outbox.sent(bytes);
+    }
+
+    fn incoming(&mut self, slots: &[Slot<Asked>]) -> (*mut u8, u32) {
         if let Due::Data(tag, at) = self.due {
             let left = data_of(slots, tag) - at;
             if left >= DIRECT_BYTES_MIN {
@@ -164,8 +135,7 @@ impl Link {
         (self.input.as_mut_ptr(), INPUT_BYTES as u32)
     }
 
-    /// So many bytes were received there.
-    pub fn received(&mut self, bytes: u32, slots: &[Slot]) {
+    fn received(&mut self, bytes: u32, slots: &[Slot<Asked>]) {
         match self.due {
             Due::Data(tag, at) if data_of(slots, tag) - at >= DIRECT_BYTES_MIN => {
                 self.due = Due::Data(tag, at + bytes);
@@ -179,8 +149,7 @@ impl Link {
         }
     }
 
-    /// The next thing that was heard, if it is all there.
-    pub fn hear(&mut self, slots: &[Slot]) -> Option<Heard> {
+    fn hear(&mut self, slots: &[Slot<Asked>]) -> Option<Heard> {
         loop {
             match self.due {
                 Due::Head => {
@@ -190,12 +159,14 @@ impl Link {
                     self.have.0 += taken;
                     let whole: [u8; REPLY_BYTES] = self.head.as_slice().try_into().ok()?;
                     self.head.clear();
-                    let Some((tag, error)) = answered(&whole, slots) else {
+                    let Some((tag, error, asked)) = self.answered(&whole, slots) else {
                         return Some(Heard::Nonsense);
                     };
-                    let reads = slots[usize::from(tag)].asked.map(|asked| asked.command);
-                    if error != 0 || reads != Some(wire::command::READ) {
-                        return Some(Heard::Done(tag, error));
+                    if error == ESHUTDOWN {
+                        return Some(Heard::Leaves);
+                    }
+                    if error != 0 || asked.command != wire::command::READ {
+                        return Some(Heard::Done(tag, asked.result(error)));
                     }
                     self.due = Due::Data(tag, 0);
                 }
@@ -214,7 +185,7 @@ impl Link {
                         return None;
                     }
                     self.due = Due::Head;
-                    return Some(Heard::Done(tag, 0));
+                    return Some(Heard::Done(tag, data_of(slots, tag) as i32));
                 }
             }
         }
@@ -222,16 +193,8 @@ impl Link {
 }
 
 /// Bytes that the read of a tag wants.
-fn data_of(slots: &[Slot], tag: u16) -> u32 {
+fn data_of(slots: &[Slot<Asked>], tag: u16) -> u32 {
     slots[usize::from(tag)].asked.map_or(0, |asked| asked.data_bytes())
-}
-
-/// Which tag is answered, and with which error; `None` if it is not one that was asked.
-fn answered(head: &[u8; REPLY_BYTES], slots: &[Slot]) -> Option<(u16, u32)> {
-    let (error, cookie) = wire::simple_reply(head).ok()?;
-    let tag = cookie as u16;
-    let slot = slots.get(usize::from(tag))?;
-    (slot.asked.is_some() && slot.cookie == cookie).then_some((tag, error))
 }
 
 #[cfg(test)]
@@ -243,7 +206,7 @@ mod tests {
 
     struct Queue {
         memory: Vec<u8>,
-        slots: Vec<Slot>,
+        slots: Vec<Slot<Asked>>,
         link: Link,
     }
 
@@ -256,8 +219,9 @@ mod tests {
     impl Queue {
         fn ask(&mut self, tag: u16, operation: u8, sectors: u32) {
             let descriptor = Descriptor::new(operation.into(), 8, sectors);
-            self.slots[usize::from(tag)].asked = Asked::of(&descriptor, IO_BYTES);
-            self.link.ask(tag, &mut self.slots[usize::from(tag)]);
+            let asked = self.link.understand(&descriptor).unwrap();
+            self.slots[usize::from(tag)].asked = Some(asked);
+            self.link.ask(tag, &asked);
         }
 
         /// Takes all that is to be sent, `most` bytes at a time.
@@ -305,7 +269,7 @@ mod tests {
         fn reply(&self, tag: u16, error: u32) -> Vec<u8> {
             let mut bytes = 0x6744_6698u32.to_be_bytes().to_vec();
             bytes.extend(error.to_be_bytes());
-            bytes.extend(self.slots[usize::from(tag)].cookie.to_be_bytes());
+            bytes.extend(self.link.cookies[usize::from(tag)].to_be_bytes());
             bytes
         }
     }
@@ -339,7 +303,8 @@ mod tests {
             bytes.extend(queue.reply(0, 0));
             bytes.extend((0..64 * 512).map(|at| at as u8));
             let heard = queue.bring(&bytes, most);
-            assert_eq!(heard, [Heard::Done(1, 28), Heard::Done(3, 0), Heard::Done(0, 0)], "{most}");
+            let expected = [(1, -28), (3, 512), (0, 64 * 512)];
+            assert_eq!(heard, expected.map(|(tag, result)| Heard::Done(tag, result)), "{most}");
             assert!(queue.memory[..64 * 512].iter().enumerate().all(|(at, &b)| b == at as u8));
             assert!(queue.memory[3 * IO_BYTES as usize..][..512].iter().all(|&byte| byte == 3));
         }
@@ -352,9 +317,7 @@ mod tests {
         let old = queue.reply(0, 0);
         // Asked again, over another connection.
         queue.link.reset();
-        let mut slot = queue.slots[0];
-        queue.link.ask(0, &mut slot);
-        queue.slots[0] = slot;
+        queue.link.ask_again(0, &queue.slots[0]).unwrap();
         assert_eq!(queue.bring(&old, 99), [Heard::Nonsense]);
         let reply = queue.reply(2, 0);
         assert_eq!(queue.bring(&reply, 99), [Heard::Nonsense]);

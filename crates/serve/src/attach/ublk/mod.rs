@@ -1,30 +1,35 @@
 //! A volume as `/dev/ublkbN`: Linux's block devices in user space (ublk). This process is the device's server, and asks the
-//! volume's server over NBD, so that either may end and come back: the driver keeps the device of a server that was killed
-//! (user recovery), and the next one goes on with it and with what had not been answered.
+//! volume's server over NBD, or a raw unit's over NVMe/TCP, which is a disk with zones. Either may end and come back: the
+//! driver keeps the device of a server that was killed (user recovery), and the next one goes on with it and with what had
+//! not been answered.
 
 mod abi;
 mod asked;
 mod control;
 mod link;
+mod outbox;
 mod queue;
+mod wire;
+mod zoned;
 
-use super::target::Target;
+use super::record::{self, FOLDER};
+use super::target::{COMMANDS, Shown, Target};
 use super::{AttachError, Keeper, Wanted};
 use crate::front::vhost::Event;
 use abi::Info;
-use client::wire::Export;
 use control::Control;
+use link::Link;
 use queue::{Reins, Setup};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Requests of a queue at a time.
-const DEPTH: u16 = 64;
+const DEPTH: u16 = COMMANDS;
 /// Most bytes of a request.
 const IO_BYTES: u32 = 512 << 10;
 
@@ -34,7 +39,7 @@ pub struct Device {
     number: u32,
     reins: Vec<Arc<Reins>>,
     queues: Vec<JoinHandle<()>>,
-    export: Export,
+    shown: Shown,
     /// The driver can give a disk another size.
     resizes: bool,
 }
@@ -76,11 +81,20 @@ impl Device {
     pub fn begin(
         wanted: &Wanted,
         target: &Target,
-        export: Export,
+        shown: Shown,
         before: Option<u32>,
     ) -> Result<Self, AttachError> {
         let mut control = Control::open()?;
-        let resizes = control.features().is_ok_and(|features| features & abi::CAN_RESIZE != 0);
+        let features = control.features().unwrap_or(0);
+        let resizes = features & abi::CAN_RESIZE != 0;
+        let with_zones = match &shown.zones {
+            Some(_) if features & abi::ZONED == 0 => return Err(AttachError::NoDriver(NO_ZONES)),
+            Some(zones) => {
+                expect_blocks(zones.block_shift)?;
+                abi::ZONED | abi::USER_COPY
+            }
+            None => 0,
+        };
         let info = match before {
             None => {
                 let new = Info {
@@ -88,10 +102,10 @@ impl Device {
                     depth: DEPTH,
                     io_bytes: IO_BYTES,
                     device: abi::ANY,
-                    flags: abi::RECOVERY | abi::IOCTL_NUMBERS,
+                    flags: abi::RECOVERY | abi::IOCTL_NUMBERS | with_zones,
                     ..Info::default()
                 };
-                control.add(new).map_err(refused_new)?
+                control.add(new).map_err(|error| refused_new(error, with_zones != 0))?
             }
             Some(number) => {
                 let doing = "take it over";
@@ -102,7 +116,7 @@ impl Device {
         };
         let number = info.device;
         let (reins, queues) = (Vec::new(), Vec::new());
-        let mut device = Self { control, number, reins, queues, export, resizes };
+        let mut device = Self { control, number, reins, queues, shown, resizes };
         let begun = device.serve(wanted, target, &info, before.is_some());
         if let Err(error) = begun {
             // One that was there before stays for the next try.
@@ -121,13 +135,28 @@ impl Device {
     ) -> Result<(), AttachError> {
         let number = self.number;
         if !recovers {
-            let parameters = asked::parameters(&self.export, wanted.read_only, info.io_bytes);
+            let (shown, read_only) = (&self.shown, wanted.read_only);
+            let parameters = match &shown.zones {
+                None => asked::parameters(&shown.export, read_only, info.io_bytes),
+                Some(zones) => zoned::parameters(shown, zones, read_only, info.io_bytes),
+            };
             let told = self.control.set_parameters(number, parameters);
             told.map_err(refused("say what the disk is like", number))?;
         }
         let file = Arc::new(control::open_device(number)?);
+        let appends = match self.shown.zones {
+            None => None,
+            Some(_) => Some(appends(&wanted.name, recovers)?),
+        };
         for queue in 0..info.queues {
-            self.begin_queue(&file, target, info, queue)?;
+            let zoned = appends.as_ref().map(|appends| zoned::Place {
+                device: Arc::clone(&file),
+                queue,
+                depth: info.depth,
+                appends: Arc::clone(appends),
+                was_there: recovers,
+            });
+            self.begin_queue(&file, target, (info, queue), zoned)?;
         }
         match recovers {
             true => self.control.end_recovery(number).map_err(refused("take it over", number)),
@@ -140,13 +169,13 @@ impl Device {
         &mut self,
         file: &Arc<File>,
         target: &Target,
-        info: &Info,
-        queue: u16,
+        (info, queue): (&Info, u16),
+        zoned: Option<zoned::Place>,
     ) -> Result<(), AttachError> {
         let doing = "serve a queue of it";
         let place = node(self.number);
         let system = |error| AttachError::system(&place, doing)(error);
-        let (stream, _) = target.connect().map_err(AttachError::Server)?;
+        let (connection, shown) = target.connect().map_err(AttachError::Server)?;
         let bell = Event::new().map_err(system)?;
         let reins = Arc::new(Reins::new(bell));
         let setup = Setup {
@@ -155,13 +184,21 @@ impl Device {
             depth: info.depth,
             io_bytes: info.io_bytes,
             target: target.clone(),
-            stream,
+            connection,
             reins: Arc::clone(&reins),
         };
         let (sender, receiver) = mpsc::channel();
+        let depth = info.depth;
         let serve = move || {
-            let waits = sender.clone();
-            if let Err(error) = queue::serve(setup, || drop(waits.send(None))) {
+            let told = sender.clone();
+            let waits = || drop(told.send(None));
+            let ended = match (shown.zones, zoned) {
+                (Some(zones), Some(place)) => {
+                    queue::serve(setup, |memory| zoned::Link::new(zones, memory, place), waits)
+                }
+                _ => queue::serve(setup, |memory| Link::new(depth, memory), waits),
+            };
+            if let Err(error) = ended {
                 tracing::error!(queue, %error, "a queue of the device has ended");
                 sender.send(Some(error)).ok();
             }
@@ -219,9 +256,32 @@ fn give_up_when_silent(reins: &[Arc<Reins>], patience: Duration, end: &Receiver<
 const SILENCE: Duration = Duration::from_secs(30);
 const SILENCE_FORCED: Duration = Duration::from_secs(5);
 
-fn refused_new(error: std::io::Error) -> AttachError {
+/// Appends of a device that are under way.
+fn appends(name: &str, was_there: bool) -> Result<Arc<Mutex<zoned::Appends>>, AttachError> {
+    let path = record::appends(Path::new(FOLDER), name);
+    let opened = zoned::Appends::open(&path, was_there);
+    let opened = opened.map_err(AttachError::system(&path, "note appends there"))?;
+    Ok(Arc::new(Mutex::new(opened)))
+}
+
+/// Refuses blocks that are larger than the driver takes: a page of this machine's memory.
+fn expect_blocks(shift: u8) -> Result<(), AttachError> {
+    // SAFETY: it only asks.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+    let bytes = 1u64 << shift;
+    if bytes <= page {
+        return Ok(());
+    }
+    Err(AttachError::Server(client::Error::Usage(format!(
+        "its blocks are pages of flash of {bytes} bytes, and the ublk driver takes no blocks larger than the {page} of this \
+         machine's memory pages: use a profile with smaller ones (slc, instant), or the kernel's own NVMe/TCP initiator"
+    ))))
+}
+
+fn refused_new(error: std::io::Error, with_zones: bool) -> AttachError {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => AttachError::NotPermitted(abi::CONTROL),
+        Some(libc::EOPNOTSUPP | libc::EINVAL) if with_zones => AttachError::NoDriver(NO_ZONES),
         Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOTTY) => AttachError::NoDriver(OLD_DRIVER),
         _ => AttachError::system(Path::new(abi::CONTROL), "make a device")(error),
     }
@@ -230,6 +290,11 @@ fn refused_new(error: std::io::Error) -> AttachError {
 /// Said of a driver that does not know what is asked of it.
 const OLD_DRIVER: &str = "the ublk driver of this kernel is too old: Linux 6.4 and newer will do; or use the kernel's NBD \
                           client: `weir attach --nbd`";
+
+/// Said of a driver that makes no disks with zones.
+const NO_ZONES: &str = "the ublk driver of this kernel makes no disks with zones: that needs Linux 6.8 or newer, built with \
+                        BLK_DEV_ZONED (Debian 13, or 12 with the kernel of its backports); or use the kernel's own initiator: \
+                        `nvme connect -t tcp`";
 
 impl Keeper for Device {
     fn number(&self) -> u32 {
@@ -244,9 +309,11 @@ impl Keeper for Device {
         self.queues.iter().any(JoinHandle::is_finished)
     }
 
-    fn look(&mut self, export: Option<Export>) {
-        let Some(export) = export.filter(|export| export.size != self.export.size) else { return };
-        self.export.size = export.size;
+    fn look(&mut self, shown: Option<Shown>) {
+        let export = shown.map(|shown| shown.export);
+        let known = &mut self.shown.export;
+        let Some(export) = export.filter(|export| export.size != known.size) else { return };
+        known.size = export.size;
         let (place, bytes) = (self.node(), export.size);
         if !self.resizes {
             tracing::warn!(

@@ -5,16 +5,14 @@
 //! - a request is answered once, and its memory is the driver's from then on;
 //! - of a server that goes away nothing is lost: what it had not answered is asked of the next one, in the order in which
 //!   it came. Only where the volume is gone for good, or the device is being taken away and the server is not there or
-//!   silent, do requests fail;
+//!   silent, or where a request must not be carried out twice ([`Wire::ask_again`]), do requests fail;
 //! - the memory that the ring reads or fills stays until that has ended.
 
 use super::abi::{self, Commit, Descriptor};
-use super::asked::Asked;
-use super::link::{Heard, Link, Memory, Slot};
-use crate::attach::target::Target;
+use super::wire::{Heard, Memory, Slot, Wire};
+use crate::attach::target::{Connection, Target};
 use crate::front::vhost::Event;
 use crate::runtime::buffer::Buffer;
-use client::Stream;
 use flash::BLOCK_BYTES;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::fs::File;
@@ -23,9 +21,6 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-
-/// Of NBD: the server is stopping, so that another one will have to be asked.
-const ESHUTDOWN: u32 = 108;
 
 /// By which the device's keeper leads its queues.
 #[derive(Debug)]
@@ -78,7 +73,7 @@ pub struct Setup {
     /// The volume.
     pub target: Target,
     /// A connection to it.
-    pub stream: Stream,
+    pub connection: Connection,
     /// By which it is led.
     pub reins: Arc<Reins>,
 }
@@ -114,10 +109,10 @@ impl Operation {
 
 /// How the connection is.
 enum State {
-    Up(Stream),
+    Up(Connection),
     /// It broke; the ring may still use its memory.
     Ending {
-        _socket: Stream,
+        _socket: Connection,
     },
     /// Somebody is connecting anew.
     Down,
@@ -164,32 +159,35 @@ impl Drop for Descriptors {
 }
 
 /// See the head of this file.
-struct Queue {
+struct Queue<W: Wire> {
     ring: IoUring,
     device: Arc<File>,
     number: u16,
-    io_bytes: u32,
     target: Target,
     reins: Arc<Reins>,
     descriptors: Descriptors,
-    memory: Memory,
-    slots: Vec<Slot>,
+    slots: Vec<Slot<W::Asked>>,
     came: u64,
-    link: Link,
+    link: W,
     state: State,
     sending: bool,
     receiving: bool,
-    connected: (Sender<Option<Stream>>, Receiver<Option<Stream>>),
+    connected: (Sender<Option<Connection>>, Receiver<Option<Connection>>),
     /// What the memory is in.
     _buffer: Buffer,
 }
 
-/// Serves a queue until the driver wants nothing any more. `waits` is called when it waits for every tag.
+/// Serves a queue until the driver wants nothing any more, by what `speaks` makes of the memory of its tags. `waits` is called
+/// when it waits for every tag.
 ///
 /// # Errors
 /// What the system refuses.
-pub fn serve(setup: Setup, waits: impl FnOnce()) -> io::Result<()> {
-    let mut queue = Queue::new(setup)?;
+pub fn serve<W: Wire>(
+    setup: Setup,
+    speaks: impl FnOnce(Memory) -> W,
+    waits: impl FnOnce(),
+) -> io::Result<()> {
+    let mut queue = Queue::new(setup, speaks)?;
     for tag in 0..queue.slots.len() as u16 {
         queue.fetch(abi::FETCH, tag, 0)?;
     }
@@ -199,12 +197,11 @@ pub fn serve(setup: Setup, waits: impl FnOnce()) -> io::Result<()> {
     queue.run()
 }
 
-impl Queue {
-    fn new(setup: Setup) -> io::Result<Self> {
-        let Setup { device, number, depth, io_bytes, target, stream, reins } = setup;
+impl<W: Wire> Queue<W> {
+    fn new(setup: Setup, speaks: impl FnOnce(Memory) -> W) -> io::Result<Self> {
+        let Setup { device, number, depth, io_bytes, target, connection, reins } = setup;
         let blocks = usize::from(depth) * io_bytes as usize / BLOCK_BYTES;
         let buffer = Buffer::new(blocks as u32);
-        let memory = Memory { start: buffer.address(0).as_ptr(), io_bytes };
         // A place for each tag, and for what else is under way.
         let ring = IoUring::new((u32::from(depth) + 8).next_power_of_two())?;
         Ok(Self {
@@ -212,14 +209,12 @@ impl Queue {
             descriptors: Descriptors::map(&device, number, depth)?,
             device,
             number,
-            io_bytes,
             target,
             reins,
-            memory,
-            slots: vec![Slot::default(); depth.into()],
+            slots: (0..depth).map(|_| Slot::default()).collect(),
             came: 0,
-            link: Link::new(depth, memory),
-            state: State::Up(stream),
+            link: speaks(Memory { start: buffer.address(0).as_ptr(), io_bytes }),
+            state: State::Up(connection),
             sending: false,
             receiving: false,
             connected: mpsc::channel(),
@@ -259,7 +254,7 @@ impl Queue {
 
     /// Waits for the next request of a tag, and ends the last one, if there was one.
     fn fetch(&mut self, command: u32, tag: u16, result: i32) -> io::Result<()> {
-        let address = self.memory.of(tag) as u64;
+        let address = self.link.address(tag);
         let commit = Commit { queue: self.number, tag, result, address };
         let device = types::Fd(self.device.as_raw_fd());
         let entry = opcode::UringCmd16::new(device, command).cmd(commit.bytes()).build();
@@ -274,7 +269,7 @@ impl Queue {
 
     /// Begins to send and to receive, where that is not under way.
     fn exchange(&mut self) -> io::Result<()> {
-        let State::Up(stream) = &self.state else { return Ok(()) };
+        let State::Up(Connection { stream, .. }) = &self.state else { return Ok(()) };
         let socket = types::Fd(stream.as_fd().as_raw_fd());
         if !self.sending
             && let Some(message) = self.link.outgoing()
@@ -327,14 +322,19 @@ impl Queue {
 
     /// A request has come.
     fn begin(&mut self, tag: u16) -> io::Result<()> {
-        let Some(asked) = Asked::of(&self.descriptors.of(tag), self.io_bytes) else {
+        let Some(asked) = self.link.understand(&self.descriptors.of(tag)) else {
             return self.fetch(abi::COMMIT_AND_FETCH, tag, -libc::EOPNOTSUPP);
         };
+        if let Err(error) = self.link.take(tag, &asked) {
+            tracing::error!(%error, "a request fails before it is asked");
+            return self.fetch(abi::COMMIT_AND_FETCH, tag, -libc::EIO);
+        }
         self.came += 1;
         let slot = &mut self.slots[usize::from(tag)];
-        (slot.asked, slot.came) = (Some(asked), self.came);
+        (slot.asked, slot.came, slot.sent) = (Some(asked), self.came, false);
         if let State::Up(_) = self.state {
-            self.link.ask(tag, slot);
+            slot.sent = true;
+            self.link.ask(tag, &asked);
         }
         Ok(())
     }
@@ -343,13 +343,13 @@ impl Queue {
         self.link.received(bytes, &self.slots);
         while let Some(heard) = self.link.hear(&self.slots) {
             match heard {
-                Heard::Done(_, ESHUTDOWN) | Heard::Nonsense => {
+                Heard::Leaves | Heard::Nonsense => {
                     self.break_off();
                     return Ok(());
                 }
-                Heard::Done(tag, error) => {
+                Heard::Done(tag, result) => {
                     self.reins.heard.fetch_add(1, Ordering::Relaxed);
-                    self.end(tag, |asked| asked.result(error))?;
+                    self.end(tag, result)?;
                 }
             }
         }
@@ -357,9 +357,11 @@ impl Queue {
     }
 
     /// Answers the request of a tag.
-    fn end(&mut self, tag: u16, result: impl FnOnce(&Asked) -> i32) -> io::Result<()> {
-        let Some(asked) = self.slots[usize::from(tag)].asked.take() else { return Ok(()) };
-        self.fetch(abi::COMMIT_AND_FETCH, tag, result(&asked))
+    fn end(&mut self, tag: u16, result: i32) -> io::Result<()> {
+        match self.slots[usize::from(tag)].asked.take() {
+            Some(_) => self.fetch(abi::COMMIT_AND_FETCH, tag, result),
+            None => Ok(()),
+        }
     }
 
     /// The driver wants nothing any more.
@@ -370,8 +372,8 @@ impl Queue {
     /// The connection is of no use any more.
     fn break_off(&mut self) {
         self.state = match std::mem::replace(&mut self.state, State::Down) {
-            State::Up(stream) => {
-                stream.close();
+            State::Up(connection) => {
+                connection.stream.close();
                 let (queue, waiting) = (self.number, self.waiting().len());
                 if !self.is_over() && !self.reins.gave_up() {
                     tracing::warn!(
@@ -380,7 +382,7 @@ impl Queue {
                         "the server is gone: requests wait until it is back"
                     );
                 }
-                State::Ending { _socket: stream }
+                State::Ending { _socket: connection }
             }
             state => state,
         };
@@ -390,8 +392,8 @@ impl Queue {
     fn settle(&mut self) -> io::Result<()> {
         if self.is_over() {
             // Who is asked nothing more need not be listened to.
-            if let State::Up(stream) = &self.state {
-                stream.close();
+            if let State::Up(connection) = &self.state {
+                connection.stream.close();
             }
             return Ok(());
         }
@@ -406,13 +408,11 @@ impl Queue {
         if let Ok(connected) = self.connected.1.try_recv() {
             self.link.reset();
             match connected {
-                Some(stream) => {
-                    self.state = State::Up(stream);
+                Some(connection) => {
+                    self.state = State::Up(connection);
                     let queue = self.number;
                     tracing::warn!(queue, "the server is back: requests go on");
-                    for tag in self.waiting() {
-                        self.link.ask(tag, &mut self.slots[usize::from(tag)]);
-                    }
+                    self.ask_all()?;
                 }
                 None => self.state = State::Gone,
             }
@@ -422,7 +422,25 @@ impl Queue {
             matches!(self.state, State::Gone) || leaving && matches!(self.state, State::Down);
         if fails {
             for tag in self.waiting() {
-                self.end(tag, |_| -libc::EIO)?;
+                self.end(tag, -libc::EIO)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks a new connection for all that is not answered.
+    fn ask_all(&mut self) -> io::Result<()> {
+        for tag in self.waiting() {
+            let slot = &mut self.slots[usize::from(tag)];
+            let again = std::mem::replace(&mut slot.sent, true);
+            match slot.asked {
+                Some(_) if again => {
+                    if let Err(result) = self.link.ask_again(tag, &self.slots[usize::from(tag)]) {
+                        self.end(tag, result)?;
+                    }
+                }
+                Some(asked) => self.link.ask(tag, &asked),
+                None => {}
             }
         }
         Ok(())
@@ -446,7 +464,7 @@ impl Queue {
         let connect = move || {
             let gives_up = || reins.leaving.load(Ordering::Acquire);
             match target.connect_again(&gives_up) {
-                Some((stream, _)) => sender.send(Some(stream)).ok(),
+                Some(connection) => sender.send(Some(connection)).ok(),
                 None if gives_up() => None,
                 None => {
                     tracing::error!("the server has no such volume any more: requests fail");

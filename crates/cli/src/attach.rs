@@ -26,7 +26,7 @@ const QUEUES: usize = 4;
 ///
 /// It needs root. By Linux's ublk driver (6.4 and newer, `modprobe ublk_drv`) the disk is /dev/ublkbN; with --nbd it is
 /// /dev/nbdN of the kernel's NBD client. Under /dev/disk/by-id it is called weir-NAME. Either end may be killed and started
-/// again: the disk stays, and requests wait until both are back. A raw unit, unit/N, is a disk with zones (6.8 and newer), of a
+/// again: the disk stays, and requests wait until both are back. A raw unit, unit/N, is a disk with zones (6.6 and newer), of a
 /// server that has NVMe over TCP.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \

@@ -292,7 +292,7 @@ const OLD_DRIVER: &str = "the ublk driver of this kernel is too old: Linux 6.4 a
                           client: `weir attach --nbd`";
 
 /// Said of a driver that makes no disks with zones.
-const NO_ZONES: &str = "the ublk driver of this kernel makes no disks with zones: that needs Linux 6.8 or newer, built with \
+const NO_ZONES: &str = "the ublk driver of this kernel makes no disks with zones: that needs Linux 6.6 or newer, built with \
                         BLK_DEV_ZONED (Debian 13, or 12 with the kernel of its backports); or use the kernel's own initiator: \
                         `nvme connect -t tcp`";
 

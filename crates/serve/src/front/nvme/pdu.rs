@@ -1,5 +1,7 @@
 //! The PDUs of NVMe over TCP: their bytes, and what a header may say. Little-endian throughout.
 
+pub use client::nvme::{u16_at, u32_at, u64_at};
+
 /// Of a host: the first PDU.
 pub const IC_REQ: u8 = 0x00;
 /// The answer to it.
@@ -285,19 +287,4 @@ pub fn push_termination(out: &mut Vec<u8>, fault: &Fault, head: &[u8]) {
 /// CRC-32C of data in pieces.
 pub fn digest(data: &mut dyn Iterator<Item = &[u8]>) -> u32 {
     data.fold(0, flash::crc_append)
-}
-
-/// A field.
-pub fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
-/// A field.
-pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from(u16_at(bytes, at)) | u32::from(u16_at(bytes, at + 2)) << 16
-}
-
-/// A field.
-pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }

@@ -56,6 +56,8 @@ constexpr std::chrono::seconds kResumeAgain{1};
 constexpr uint64_t kSmallLeftBytes = 1 << 20;
 // With less left one batch is written at a time, so that each knows what is left.
 constexpr uint64_t kSmallLittleBytes = 32 << 20;
+// What an SST has beside its keys and values, at most: such a part of a raw block. Small ones take more than that in memory.
+constexpr uint64_t kIndexShare = 64;
 // How long a batch waits for logs to be gone whose content lies on the units.
 constexpr std::chrono::seconds kLogsGone{2};
 
@@ -77,12 +79,14 @@ int Told(const Status& status, char** reason) {
 
 // An SST of a full memtable fits in a raw block, and one of a compaction in `sst_blocks`: RocksDB ends a file behind the value
 // that reaches the size, and a value may be half a megabyte.
-ColumnFamilyOptions SliceOptions(uint64_t block_bytes, uint32_t sst_blocks, bool reads_left,
+ColumnFamilyOptions SliceOptions(uint64_t block_bytes, uint32_t sst_blocks, uint64_t units, bool reads_left,
                                  const std::shared_ptr<rocksdb::Cache>& cache) {
   ColumnFamilyOptions options;
-  options.write_buffer_size = block_bytes / 8 * 7;
-  // RocksDB stops all puts when one slice has no memory left; a flush takes as long as a raw block.
-  options.max_write_buffer_number = 6;
+  // A write that would not fit goes to the next memtable (FlushFull), before RocksDB ends this one.
+  options.write_buffer_size = block_bytes;
+  // RocksDB stops all puts when one slice has no memory left, and a flush takes as long as a raw block: so that all units write
+  // meanwhile, eight slices have more memtables than there are units, though keys do not come evenly to them.
+  options.max_write_buffer_number = static_cast<int>(std::clamp<uint64_t>(units / 4, 6, 12));
   const uint64_t file_bytes = sst_blocks * block_bytes;
   options.target_file_size_base = file_bytes - block_bytes / 8;
   options.max_bytes_for_level_base = 8 * file_bytes;
@@ -110,9 +114,10 @@ rocksdb::DBOptions DatabaseOptions(rocksdb::Env* env, uint64_t small_bytes, uint
   options.env = env;
   options.create_if_missing = true;
   // A flush ends when its table lies on its unit, as most of a compaction's do: the more of them there are, the more units
-  // write. Their threads wait nearly all the time. RocksDB alone would let a quarter of the jobs be flushes.
+  // write; a few more, as some wait for units that are busy. Their threads wait nearly all the time. RocksDB alone would let a
+  // quarter of the jobs be flushes.
   options.max_background_flushes = options.max_background_compactions =
-      static_cast<int>(std::clamp<uint64_t>(units, 2, kJobs));
+      static_cast<int>(std::clamp<uint64_t>(units + units / 4, 2, kJobs));
   // Puts are slowed before they are stopped; RocksDB begins with 16 MB/s, less than what one unit takes.
   options.delayed_write_rate = uint64_t{1} << 30;
   // Parts of one compaction would each end with an SST that is not full; slices are compacted side by side.
@@ -137,6 +142,9 @@ struct Change {
   Slice key;
   Slice value;
 };
+
+// Bytes of keys and values for each slice.
+using Added = std::map<uint32_t, uint64_t>;
 
 uint32_t Number(const uint8_t* bytes) {
   return bytes[0] | uint32_t{bytes[1]} << 8 | uint32_t{bytes[2]} << 16 | uint32_t{bytes[3]} << 24;
@@ -464,13 +472,34 @@ struct weir_engine {
     return status;
   }
 
-  Status Write(rocksdb::WriteBatch* batch, bool durable) {
+  // Memtables that would not fit in a raw block with what is added to them are flushed before: RocksDB ends one behind the write
+  // that fills it, and a few bytes too many take a raw block of their own.
+  void FlushFull(const Added& added) {
+    // After an error there is no flush; the write tells it.
+    if (!errors->Why().ok()) return;
+    rocksdb::FlushOptions options;
+    options.wait = false;
+    options.allow_write_stall = true;
+    for (const auto& [slice, bytes] : added) {
+      uint64_t there = 0;
+      ColumnFamilyHandle* family = Family(slice);
+      if (!db->GetIntProperty(family, DB::Properties::kCurSizeActiveMemTable, &there)) continue;
+      const bool fits = there + bytes <= block_bytes - block_bytes / kIndexShare;
+      // What is larger than a raw block by itself takes several in any case.
+      if (fits || there < block_bytes / 2) continue;
+      db->Flush(options, family).PermitUncheckedError();
+    }
+  }
+
+  Status Write(rocksdb::WriteBatch* batch, const Added& added, bool durable) {
     rocksdb::WriteOptions options;
     options.sync = durable;
     const uint64_t bytes = batch->GetDataSize();
     std::unique_lock<std::mutex> one_at_a_time(making_room, std::defer_lock);
     if (weir_store_free_small_bytes(store) < bytes + kSmallLittleBytes) one_at_a_time.lock();
     Status status = MakeRoomFor(bytes);
+    // A memtable that is flushed begins a log, which takes room too.
+    if (status.ok()) FlushFull(added);
     if (status.ok()) status = db->Write(options, batch);
     if (status.IsNoSpace() && errors->Why().IsNoSpace() && Resumes()) status = db->Write(options, batch);
     return status;
@@ -497,8 +526,8 @@ weir_engine* weir_engine_open(const weir_engine_place* place, char** reason) {
   engine->statistics->set_stats_level(rocksdb::StatsLevel::kExceptHistogramOrTimers);
   engine->env = rocksdb::NewCompositeEnv(engine->files);
   engine->reads_left = (place->how & WEIR_READ_LEFT) != 0;
-  engine->slice_options = SliceOptions(engine->block_bytes, std::max(place->sst_blocks, 1U), engine->reads_left,
-                                       rocksdb::NewLRUCache(place->cache_bytes));
+  engine->slice_options = SliceOptions(engine->block_bytes, std::max(place->sst_blocks, 1U),
+                                       weir_store_count(store, "units"), engine->reads_left, rocksdb::NewLRUCache(place->cache_bytes));
   engine->read_time = std::chrono::microseconds(place->read_micros);
   const bool older = (place->how & WEIR_READ_OLDER) != 0;
   engine->finds_older = older;
@@ -536,10 +565,12 @@ int weir_engine_add_slice(weir_engine* engine, char** reason) {
 int weir_engine_write(weir_engine* engine, const uint8_t* bytes, size_t count, int durable, char** reason) {
   Slice changes(reinterpret_cast<const char*>(bytes), count);
   rocksdb::WriteBatch batch(count + 64);
+  Added per_slice;
   Change change;
   while (Next(&changes, &change)) {
     ColumnFamilyHandle* family = engine->Family(change.slice);
     if (family == nullptr) return Told(weir_engine::NoSlice(change.slice), reason);
+    per_slice[change.slice] += change.key.size() + change.value.size();
     Status added = Status::InvalidArgument("no such change");
     if (change.kind == 1) added = batch.Put(family, change.key, change.value);
     if (change.kind == 2) added = batch.Delete(family, change.key);
@@ -547,7 +578,7 @@ int weir_engine_write(weir_engine* engine, const uint8_t* bytes, size_t count, i
     if (!added.ok()) return Told(added, reason);
   }
   if (!changes.empty()) return Told(Status::InvalidArgument("a batch that is cut off"), reason);
-  return Told(engine->Write(&batch, durable != 0), reason);
+  return Told(engine->Write(&batch, per_slice, durable != 0), reason);
 }
 
 int weir_engine_takes_writes(weir_engine* engine, int go_on, char** reason) {

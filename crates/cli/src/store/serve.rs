@@ -38,7 +38,7 @@ pub struct Args {
     /// Slices of a new store, which it keeps: parts of the keys with an LSM tree each [default: 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(SLICES_MAX)))]
     slices: Option<u32>,
-    /// Memory for what is read of SSTs; memtables take up to three raw blocks a slice beside it
+    /// Memory for what is read of SSTs; memtables take up to six raw blocks a slice beside it, and up to twelve with more than 24 units
     #[arg(long, value_name = "SIZE", default_value = "128MiB")]
     cache: String,
     /// Raw blocks of an SST that compaction makes, at most: with 1 the blocks are seven eighths full, with 4 up to 97 %, but so many

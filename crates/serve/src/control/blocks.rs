@@ -47,8 +47,7 @@ struct Blocks {
 /// The routes of this file.
 pub fn routes(routes: Routes, control: &Control) -> Routes {
     let shape = control.raw();
-    let block_bytes = shape.map_or(1, |shape| shape.raw_block_bytes()) as usize;
-    let places = (control.buffer_bytes_max() / block_bytes).clamp(1, PLACES_MAX);
+    let places = shape.map_or(1, |shape| places(&shape, control.buffer_bytes_max()));
     let blocks =
         Blocks { control: control.clone(), shape, places: Arc::new(Semaphore::new(places)) };
     let of = |handler: MethodRouter<Blocks>| handler.with_state(blocks.clone());
@@ -57,6 +56,14 @@ pub fn routes(routes: Routes, control: &Control) -> Routes {
         .with(Method::GET, "/blocks/{id}", Access::Private, of(get(read)))
         .with(Method::PUT, "/blocks/{id}", Access::Change, of(put(write)))
         .with(Method::DELETE, "/blocks/{id}", Access::Change, of(delete(erase)))
+}
+
+/// As many blocks as fit into the memory for requests; but all units can write at a time, however little that is: a unit that has no
+/// block stands still. Half as many again may wait for units that are busy, so that they keep no other unit waiting.
+fn places(shape: &RawShape, buffer_bytes_max: usize) -> usize {
+    let fit = buffer_bytes_max / shape.raw_block_bytes() as usize;
+    let units = shape.lanes.lanes as usize;
+    fit.max(units + units / 2).min(PLACES_MAX)
 }
 
 /// Memory of a block with its place, given back when it was sent.
@@ -328,6 +335,7 @@ fn refused(error: IdError) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ftl::raw::Lanes;
 
     #[test]
     fn a_range_header_names_bytes_of_the_block_or_nothing() {
@@ -349,6 +357,21 @@ mod tests {
         ] {
             assert_eq!(range_of(text, 65_536), range, "{text}");
         }
+    }
+
+    #[test]
+    fn every_unit_has_a_place_for_a_block_however_little_memory_requests_have() {
+        let shape = |lanes| RawShape {
+            lanes: Lanes { lanes, gang: 1, raw_blocks: 2, pages: 512, slots: 2048 },
+            page_bytes: 16 << 10,
+            granule_bytes: 8 << 10,
+        };
+        assert_eq!(places(&shape(4), 256 << 20), 32);
+        assert_eq!(places(&shape(4), 1 << 20), 6);
+        assert_eq!(places(&shape(1), 1 << 20), 1);
+        // SDF's 44 channels once stood still a quarter of the time.
+        assert_eq!(places(&shape(44), 256 << 20), PLACES_MAX);
+        assert_eq!(places(&shape(1000), 256 << 20), PLACES_MAX);
     }
 
     #[test]

@@ -206,8 +206,9 @@ impl Served {
         let (stop, put) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
             let puts = scope.spawn(|| self.puts(&stop, &put));
-            // An SST is counted when it is whole: what is measured begins and ends with as many under way.
-            std::thread::sleep(time / 2);
+            // An SST is counted when it is whole, and the first ones take 8 s: what is measured begins and ends with as many under
+            // way, and as far.
+            std::thread::sleep(time);
             let (mut took, begun, before) =
                 (Vec::new(), Instant::now(), put.load(Ordering::Relaxed));
             let load = self.load(|| {

@@ -6,13 +6,15 @@
 mod checks;
 pub(crate) mod hosts;
 mod restart;
+mod unpaced;
 mod volumes;
 
 pub use checks::check;
 pub use restart::Restart;
 use restart::restart;
+pub(crate) use unpaced::{run_until_milestone, start_engine, stop_engine, virtual_turn};
 
-use crate::backend::{Backend, Source, Starter};
+use crate::backend::{Source, Starter};
 use crate::compiler::Compiler;
 use crate::config::Config;
 use crate::control;
@@ -28,15 +30,14 @@ use crate::panics;
 use crate::policies::{self, Plugins};
 use crate::runtime::ring::{DriverChoice, DriverReport, NoDriver, Ring};
 use crate::runtime::shard::{
-    AnyCore, Beat, CoreFormat, CoreSettings, Engine, IdList, IdRequest, Mailbox, Message,
-    Milestone, PolicySwitch, RawShape, Shard, ShardError, ShardStatus, Shared, UnitBlocks, Wanted,
+    Beat, IdList, IdRequest, Mailbox, Message, PolicySwitch, RawShape, Shard, ShardError,
+    ShardStatus, Shared, UnitBlocks, Wanted,
 };
 use crate::sockets::SocketFile;
 use crate::tls::{self, TlsError};
-use flash::Instant;
+use ftl::MountReport;
 use ftl::policy::stream::Shape;
 use ftl::raw::ids::IdError;
-use ftl::{Input, MountReport};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -665,83 +666,6 @@ impl Drop for Alarm {
         if self.armed {
             self.shared.fail();
         }
-    }
-}
-
-/// Mounts or formats, jumping over emulated time. Returns when that ended and what it found.
-pub(crate) fn start_engine(
-    mut medium: Box<dyn Backend>,
-    format: Option<CoreFormat>,
-    settings: CoreSettings,
-    ring: &mut Ring,
-) -> Result<(Engine, Instant, MountReport), String> {
-    if format.is_none() {
-        medium.begin_mount();
-    }
-    let (geometry, health) = (*medium.geometry(), medium.health());
-    let core = AnyCore::start(geometry, &health, format, settings.clone())?;
-    let mut engine = Engine::new(core, medium, &settings);
-    let mut now = Instant(0);
-    let reason = match run_until_milestone(&mut engine, ring, &mut now) {
-        Ok(Milestone::Ready(Ok(report))) => return Ok((engine, now, report)),
-        Ok(Milestone::Ready(Err(error))) => error.to_string(),
-        Ok(_) => "the FTL stopped before it was ready".into(),
-        Err(reason) => reason,
-    };
-    ring.free(engine);
-    Err(reason)
-}
-
-/// Goes on in virtual time until the engine reaches a milestone.
-pub(crate) fn run_until_milestone(
-    engine: &mut Engine,
-    ring: &mut Ring,
-    now: &mut Instant,
-) -> Result<Milestone, String> {
-    loop {
-        virtual_turn(engine, ring, now)?;
-        if let Some(milestone) = engine.milestone() {
-            return Ok(milestone);
-        }
-        if ring.under_way() == 0 && engine.deadline().is_none() {
-            return Err(format!("it neither goes on nor ends: {}", engine.core.explain()));
-        }
-    }
-}
-
-/// One turn without waiting for emulated time: if only time is awaited, it has come.
-pub(crate) fn virtual_turn(
-    engine: &mut Engine,
-    ring: &mut Ring,
-    now: &mut Instant,
-) -> Result<(), String> {
-    engine.turn(*now, ring);
-    if let Some(lost) = engine.medium.lost() {
-        return Err(lost.to_string());
-    }
-    if ring.under_way() > 0 {
-        let mut done = Vec::new();
-        let entered = ring.enter(None, &mut done);
-        entered.map_err(|error| format!("{}: {error}", ring.report().name))?;
-        for done in done {
-            engine.io_done(*now, done, ring);
-        }
-    } else if let Some(deadline) = engine.deadline() {
-        *now = deadline.max(*now);
-    }
-    Ok(())
-}
-
-/// Stops the FTL of an engine in virtual time; `Err` if not everything is durable.
-pub(crate) fn stop_engine(
-    engine: &mut Engine,
-    ring: &mut Ring,
-    now: &mut Instant,
-) -> Result<(), String> {
-    engine.core.handle(*now, Input::Shutdown);
-    match run_until_milestone(engine, ring, now)? {
-        Milestone::Stopped(true) => Ok(()),
-        _ => Err("not everything could be made durable".into()),
     }
 }
 

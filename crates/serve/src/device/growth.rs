@@ -192,14 +192,15 @@ fn larger(
             let logical_blocks = offered(flash, channels, settings)?;
             Ok(Shape { channels, logical_blocks, ..shape })
         }
-        Wish::Blocks(blocks) if blocks < split.device_blocks(shape.logical_blocks) => {
-            let has = split.device_blocks(shape.logical_blocks) * flash::BLOCK_BYTES as u64;
-            let reason = format!("has a capacity of {}, and grows only", size_text(has));
+        // Whole stripes are compared: what was said once is no less the next time.
+        Wish::Blocks(blocks) if split.shard_blocks(blocks) < u64::from(shape.logical_blocks) => {
+            let has = size_text(split.device_blocks(shape.logical_blocks));
+            let reason = format!("has a capacity of {has}, and grows only");
             Err(DeviceError::invalid(path, reason, "say a larger --capacity"))
         }
         Wish::Blocks(blocks) => {
-            let wanted = u32::try_from(split.shard_blocks(blocks)).map_err(|_| too_large())?;
-            let logical_blocks = wanted.max(shape.logical_blocks);
+            let wanted = u32::try_from(split.shard_blocks(blocks));
+            let logical_blocks = wanted.map_err(|_| too_large())?;
             let channels = channels_for(path, flash, logical_blocks, settings)?;
             Ok(Shape { channels, logical_blocks, ..shape })
         }
@@ -315,7 +316,11 @@ mod tests {
         let now = (4, 6 * 1024);
         assert_eq!(wished(1, Wish::Channels(4)), Ok(now));
         assert_eq!(wished(1, Wish::Blocks(6 * 1024)), Ok(now));
+        let (_, of_each) = wished(1, Wish::Blocks(6 * 1024 + 1)).unwrap();
+        assert_eq!(of_each, 6 * 1024 + 1);
+        assert_eq!(wished(2, Wish::Blocks(12 * 1024 - 511)), Ok(now), "up to whole stripes");
         for (shards, wish, words) in [
+            (2, Wish::Blocks(12 * 1024 - 512), "has a capacity of 48MiB"),
             (2, Wish::Channels(9), "for example 10"),
             (1, Wish::Channels(3), "has 4 channels"),
             (1, Wish::Blocks(6 * 1024 - 1), "grows only"),

@@ -19,6 +19,8 @@ pub struct Job {
     pub scratch: Option<Buffer>,
     /// OOB of each slot read, from a store in memory.
     pub oobs: Vec<Oob>,
+    /// Of an erase: how far the block was programmed before.
+    pub write_pointer: u32,
     /// How the slots came back.
     pub status: SlotStatus,
     /// A read that is answered from kept memory.

@@ -302,7 +302,7 @@ impl Medium {
             }
             (What::Erase { block }, Step::Bytes) if job.error.is_none() => {
                 let after = self.nand.record(block_of(&self.geometry, global));
-                let record = store::record_before_clear(&after, &self.geometry);
+                let record = store::record_before_clear(&after, job.write_pointer);
                 let io = match store.begin_erase(block) {
                     true => store.record(index, block, record, scratch, ring),
                     false => 0,
@@ -528,6 +528,10 @@ impl Backend for Medium {
             Command::Finish { block, .. } => (What::Finish { block }, None),
             Command::Flush { .. } => (What::Flush, None),
         };
+        let write_pointer = match what {
+            What::Erase { block } => self.nand.record(block).write_pointer,
+            _ => 0,
+        };
         let index = self.jobs.insert(Job {
             tag: command.tag(),
             what,
@@ -538,6 +542,7 @@ impl Backend for Medium {
             error: None,
             scratch: None,
             oobs,
+            write_pointer,
             status: SlotStatus::Erased,
             kept: false,
             refused: false,

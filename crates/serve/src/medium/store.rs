@@ -211,12 +211,13 @@ pub fn record_after_erase(record: &BlockRecord) -> BlockRecord {
     BlockRecord { erase_count: record.erase_count, ..BlockRecord::FRESH }
 }
 
-/// The record of a block that is about to be cleared, when the rules have it erased already: whoever finds it
-/// looks at every page.
-pub fn record_before_clear(after: &BlockRecord, geometry: &Geometry) -> BlockRecord {
+/// The record of a block that is about to be cleared, when the rules have it erased already: whoever finds it looks at
+/// every page that was programmed. Of the others none may seem to be: a checkpoint that was given up would have footers
+/// that cannot be read, and count as one that was complete.
+pub fn record_before_clear(after: &BlockRecord, write_pointer: u32) -> BlockRecord {
     BlockRecord {
         erase_count: after.erase_count.saturating_sub(1),
-        write_pointer: geometry.pages_per_block,
+        write_pointer,
         ..BlockRecord::FRESH
     }
 }

@@ -256,6 +256,44 @@ fn files_bring_the_state_of_each_block_back() {
     }
 }
 
+/// Footers of a checkpoint that was given up would count as written.
+#[test]
+fn an_erase_that_is_killed_makes_no_page_written_that_was_not() {
+    let folder = Scratch::new("killed-erase");
+    let mut pointers = BTreeMap::new();
+    for (steps, kind) in (0..8).flat_map(|steps| {
+        let folder = folder.0.join(steps.to_string());
+        std::fs::create_dir(&folder).unwrap();
+        kinds(&folder).into_iter().skip(1).map(move |kind| (steps, kind))
+    }) {
+        let (mut device, mut rig) = create(kind.clone());
+        let geometry = *rig.medium.geometry();
+        let slot = |page| geometry.slot(BlockId(0), page, 0);
+        for page in 0..3 {
+            let (tag, content) = (rig.tag(), rig.page(page as u8 | 1));
+            let count = content.len() as u32;
+            rig.start(Command::Program { tag, slot: slot(page), count }, &content);
+            rig.finish();
+        }
+        let flush = rig.tag();
+        rig.start(Command::Flush { tag: flush }, &[]);
+        rig.finish();
+        device.commit().unwrap();
+        let tag = rig.tag();
+        rig.start(Command::Erase { tag, block: BlockId(0) }, &[]);
+        for _ in 0..steps {
+            rig.step(&mut Results::new(), &mut BTreeMap::new());
+        }
+        rig.kill();
+        drop(device);
+        let device = Device::open(&kind, Mode::ReadWrite).unwrap();
+        let record = device.media[0].nand.record(BlockId(0));
+        assert!(record.write_pointer <= 3, "{kind:?}, {steps} steps: {record:?}");
+        *pointers.entry((record.write_pointer, record.erase_count)).or_insert(0) += 1;
+    }
+    assert!(pointers.contains_key(&(3, 0)) && pointers.contains_key(&(0, 1)), "{pointers:?}");
+}
+
 /// As after a power loss of the host: the record says more than the other files hold.
 #[test]
 fn a_page_whose_oob_never_got_to_the_disk_reads_as_torn() {

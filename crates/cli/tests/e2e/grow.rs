@@ -2,9 +2,9 @@
 //! next one or the next start goes on with it.
 
 use crate::nbd::Client;
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, Tmpfs};
 use crate::server::Server;
-use crate::tools::{pattern, run, said, weir, weir_path};
+use crate::tools::{pattern, root_and, run, said, weir, weir_path};
 use crate::volume_tool::{try_volume, volume};
 use std::fs;
 use std::path::Path;
@@ -388,6 +388,41 @@ fn a_device_that_is_described_and_not_grown_is_looked_at_and_grows_before_a_fast
     volume(&it.scratch, &["create", "new", "--size", "40MiB"]);
     let new = pattern(7, 40 * MIB as usize);
     write_all(&mut server.connect_to("new"), &new);
+    server.terminate();
+    it.checks_clean();
+}
+
+#[test]
+fn a_growth_that_finds_no_room_below_ends_says_where_and_goes_on() {
+    if !root_and("a growth on a full disk", "/proc/mounts") {
+        return;
+    }
+    let (mut it, images) = with_snapshot("grow-full", &format!("{INSTANT}shards = 2\n"));
+    let folder = it.scratch.file("full");
+    let mounted = Tmpfs::new(Path::new(&folder), "size=1g");
+    let device = format!("{folder}/device");
+    copy(&it.device, &device);
+    it.device = device;
+    let used = run("df", &["--output=used", "-B1", &folder]);
+    let used: u64 = used.lines().last().and_then(|line| line.trim().parse().ok()).expect("bytes");
+    let (mut told, weir) = (0, weir_path());
+    for free_kib in [0, 40, 80, 120] {
+        mounted.remount(&format!("size={}", used + (free_kib << 10)));
+        // It is killed if it does not end by itself.
+        let args = ["-s", "KILL", "60", &weir.to_string_lossy(), "grow", "--capacity"];
+        let args = [&args[..], &["100MiB", "--data", &it.device]].concat();
+        let output = Command::new("timeout").args(args).output().expect("timeout starts");
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{free_kib} KiB free: {text}");
+        assert!(text.contains("nothing is lost"), "{text}");
+        told += u32::from(text.contains("/data: the file system or disk below is full"));
+    }
+    assert!(told > 0, "nobody said where");
+    mounted.remount("size=1g");
+    it.grown(&["--capacity", "100MiB"]);
+    assert!(it.grown(&["--capacity", "100MiB"]).contains("already"));
+    let server = it.serve();
+    all_hold(&server, &images);
     server.terminate();
     it.checks_clean();
 }

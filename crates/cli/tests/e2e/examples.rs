@@ -49,6 +49,8 @@ const EXCUSED: &[(&str, &str)] = &[
     ("weir attach default", "it needs root and Linux's ublk driver: attach.rs attaches in a guest"),
     ("weir attach data --data /var/lib/weir", "as the one before"),
     ("weir attach nbd://10.0.0.5/data --nbd", "as the one before"),
+    ("weir attach unit/0 --data weir-zones", "the same: attach_zoned.rs attaches in a guest"),
+    ("weir attach nvme://10.0.0.5:4420/unit/0 --name far", "as the one before"),
     ("weir detach default", "as the one before"),
     ("weir detach /dev/ublkb0", "as the one before"),
     ("weir bench", "15 minutes"),

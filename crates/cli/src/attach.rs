@@ -5,6 +5,7 @@ use crate::device::{DATA_DEFAULT, is_socket, nbd_of};
 use crate::output::{print, print_json, table};
 use crate::status::{array, ask_status, place_in};
 use crate::{End, Failure};
+use client::nvme::SCHEME;
 use serde_json::{Value, json};
 use serve::attach::record::{FOLDER, Found, Record, Way, file_name};
 use serve::attach::{AttachError, QUEUES_MAX, Wanted, find, list, run as serve_device};
@@ -17,8 +18,6 @@ use std::process::{Command, Stdio};
 
 /// Where the service of a package has its NBD socket (packaging/weir.toml).
 const SERVICE_SOCKET: &str = "/run/weir/nbd.sock";
-/// Addresses of raw units begin so.
-const NVME: &str = "nvme://";
 /// Queues unless they are chosen: more cost memory, and a connection each.
 const QUEUES: usize = 4;
 
@@ -112,7 +111,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
 
 fn wanted(args: &Args, volume: &str) -> Result<Wanted, Failure> {
     let uri = uri_of(volume, &args.data)?;
-    let (export, is_zoned) = match uri.starts_with(NVME) {
+    let (export, is_zoned) = match uri.starts_with(SCHEME) {
         true => (format!("unit/{}", client::nvme::parse(&uri)?.1), true),
         false => (client::parse(&uri)?.1, false),
     };
@@ -143,7 +142,7 @@ fn wanted(args: &Args, volume: &str) -> Result<Wanted, Failure> {
 
 /// The address of a volume or a raw unit: as it is said, or of what is served at a place.
 fn uri_of(volume: &str, data: &Path) -> Result<String, Failure> {
-    if volume.starts_with(NVME) {
+    if volume.starts_with(SCHEME) {
         client::nvme::parse(volume)?;
         return Ok(volume.into());
     }

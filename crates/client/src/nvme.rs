@@ -44,8 +44,8 @@ const FABRICS: u8 = 0x7f;
 /// Status: there is no such namespace.
 pub const NAMESPACE: u16 = 0x00b;
 const CONNECT_HOST: u16 = 0x184;
-/// Of it, what the code is beside hints.
-const STATUS_CODE: u16 = 0x7ff;
+/// Of a status, what the code is beside hints.
+pub const STATUS_CODE: u16 = 0x7ff;
 /// In the result of a connect: the host has to authenticate.
 const AUTHENTICATE: u64 = 0b11 << 16;
 
@@ -55,6 +55,8 @@ pub const SET_ZONED: u8 = 2;
 const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
 const PAGE: usize = 4096;
 const PORT_DEFAULT: u16 = 4420;
+/// Addresses begin so.
+pub const SCHEME: &str = "nvme://";
 
 fn put(into: &mut [u8], at: usize, bytes: &[u8]) {
     into[at..at + bytes.len()].copy_from_slice(bytes);
@@ -129,7 +131,7 @@ pub fn data_head(ready: &[u8; HEAD_BYTES]) -> [u8; HEAD_BYTES] {
 /// What is wrong with it, with one that works.
 pub fn parse(uri: &str) -> Result<(Address, u32), String> {
     let wrong = |why: &str| Err(format!("{uri}: {why}: for example nvme://127.0.0.1:4420/unit/0"));
-    let Some(rest) = uri.strip_prefix("nvme://") else { return wrong("is no address of NVMe/TCP") };
+    let Some(rest) = uri.strip_prefix(SCHEME) else { return wrong("is no address of NVMe/TCP") };
     let (host, name) = rest.split_once('/').unwrap_or((rest, ""));
     let (host, port) = match host.rsplit_once(':') {
         // A colon within brackets belongs to the address.

@@ -19,7 +19,7 @@ use super::wire::{Heard, Memory, Slot, Wire};
 use crate::attach::target::Zones;
 use appends::Note;
 use asked::{Asked, CAPSULE_BYTES_MAX, Fate, REPORT_OF_ONE, Work};
-use client::nvme::{self, CAPSULE_BYTES, HEAD_BYTES, u16_at, u32_at, u64_at};
+use client::nvme::{self, CAPSULE_BYTES, HEAD_BYTES, STATUS_CODE, u16_at, u32_at, u64_at};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
@@ -33,8 +33,6 @@ const INPUT_BYTES: usize = 64 << 10;
 const DIRECT_BYTES_MIN: u32 = 16 << 10;
 /// How long a server may take to carry out a write whose connection has ended.
 const CARRIED_OUT: Duration = Duration::from_secs(10);
-/// Of a status, what the code is beside hints.
-const STATUS_CODE: u16 = 0x7ff;
 
 /// What the next bytes are.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

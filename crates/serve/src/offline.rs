@@ -70,7 +70,11 @@ pub fn with_device<T>(
     look: impl FnOnce(&mut [Offline]) -> T,
 ) -> Result<T, DeviceError> {
     let mode = if read_only { Mode::ReadOnly } else { Mode::ReadWrite };
-    with_opened(Device::open(kind, mode)?, settings, read_only, look)
+    let device = Device::open(kind, mode)?;
+    if let (false, Some(why)) = (read_only, device.impaired().first()) {
+        return Err(device::read_only(kind, why));
+    }
+    with_opened(device, settings, read_only, look)
 }
 
 /// Looks at a device whose fast tier may be at another place than it was last.

@@ -301,9 +301,19 @@ fn cut_off(name: &str) -> (Grown, Vec<u8>) {
     let before = it.scratch.file("before");
     copy(&it.device, &before);
     it.grown(&["--channels", "4"]);
-    run("cp", &[&it.file("device.toml"), &format!("{before}/growing")]);
+    let larger = fs::read_to_string(it.file("device.toml")).expect("a description");
     copy(&before, &it.device);
+    fs::write(it.file("growing"), growing(&it, &larger)).expect("written");
+    copy(&it.device, &before);
     (it, old)
+}
+
+/// What stands in `growing` while the device, as it is, becomes the one of this description.
+fn growing(it: &Grown, larger: &str) -> String {
+    let master = fs::read(it.file("generation")).expect("where it is in its opens");
+    let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| master[at + i]));
+    let (generation, id) = (number(0), number(512 + 56));
+    format!("# The device is made larger after open {generation}, whose id is {id:016x}.\n{larger}")
 }
 
 /// The same, and its description is the new one; it was not mounted since.
@@ -369,6 +379,65 @@ fn what_is_not_of_this_growth_is_refused_before_anything_is_written() {
     holds(&mut server.connect_to("old"), &old);
     server.terminate();
     it.checks_clean();
+}
+
+/// True if nothing of a device, a folder or a file, is other than it was.
+fn is_same(one: &str, other: &str) -> bool {
+    let args = ["-rq", "-x", "lock", "-x", "history.json", one, other];
+    Command::new("diff").args(args).status().expect("diff starts").success()
+}
+
+#[test]
+fn a_growth_that_was_cut_off_is_of_no_copy_of_another_time() {
+    let (it, old) = cut_off("grow-other-time");
+    let copied = it.scratch.file("copied");
+    copy(&it.device, &copied);
+    fs::remove_file(format!("{copied}/growing")).expect("removed");
+    it.grown(&["--channels", "4"]);
+    let larger = fs::read_to_string(it.file("device.toml")).expect("a description");
+    // The copy is put back, and the growth of a later open is still there.
+    let later = growing(&it, &larger);
+    copy(&copied, &it.device);
+    fs::write(it.file("growing"), later).expect("written");
+    copy(&it.device, &copied);
+    it.is_refused(&["--channels", "4"], "at another time");
+    assert!(Server::start_or_refuse(&it.scratch, &it.args()).is_none());
+    assert!(is_same(&it.device, &copied), "it was written");
+    fs::remove_file(it.file("growing")).expect("removed");
+    let server = it.serve();
+    holds(&mut server.connect_to("old"), &old);
+    server.terminate();
+    it.checks_clean();
+}
+
+/// What a killed server kept of the larger device tells that this one is an older copy.
+fn an_older_copy_does_not_grow(name: &str, device: &str) {
+    let (it, old) = Grown::filled(name, device, 9);
+    let copied = it.scratch.file("copied");
+    copy(&it.device, &copied);
+    it.grown(&["--channels", "6"]);
+    let mut server = it.serve();
+    holds(&mut server.connect_to("old"), &old);
+    server.kill();
+    let grown = it.scratch.file("grown");
+    copy(&it.device, &grown);
+    copy(&copied, &it.device);
+    let check = weir(&["check", "--data", &it.device]);
+    let text = said(&check);
+    assert!(check.status.code() != Some(0) && text.contains("is an older copy"), "{text}");
+    it.is_refused(&["--channels", "8"], "is an older copy");
+    assert!(is_same(&it.device, &copied), "it was written");
+    copy(&grown, &it.device);
+    let server = it.serve();
+    holds(&mut server.connect_to("old"), &old);
+    server.terminate();
+    it.checks_clean();
+}
+
+#[test]
+fn an_older_copy_of_before_a_growth_is_told_and_stays_as_it_is() {
+    an_older_copy_does_not_grow("grow-older", INSTANT);
+    an_older_copy_does_not_grow("grow-olderf", FILE);
 }
 
 #[test]

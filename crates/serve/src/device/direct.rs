@@ -417,6 +417,9 @@ pub fn claim(path: &Path, mode: Mode) -> Result<(Parts, Found, File), DeviceErro
     let file = open_alone(path, OpenOptions::new().write(mode == Mode::ReadWrite))?;
     let (parts, found) = (read_header(path, &file)?, found(path, &file)?);
     let mend = "restore it from a backup of the whole device; nothing was written";
+    if let Some(reason) = cut_off(path, &file, &parts)? {
+        return Err(DeviceError::invalid(path, reason, mend));
+    }
     let Some(master) = found.master else { return Ok((parts, found, file)) };
     if master.uuid != parts.uuid {
         let reason = "the header and the generation are of two devices";
@@ -428,6 +431,18 @@ pub fn claim(path: &Path, mode: Mode) -> Result<(Parts, Found, File), DeviceErro
         return Err(DeviceError::invalid(path, reason, mend));
     }
     Ok((parts, found, file))
+}
+
+/// What is said of a file or disk that ends before the device does.
+fn cut_off(path: &Path, file: &File, parts: &Parts) -> Result<Option<String>, DeviceError> {
+    if Zoned::at(path)?.is_some() {
+        return Ok(None);
+    }
+    let (_, needed) = places(&parts.nand(None)?.geometry(), parts, 0);
+    let length = || file.metadata().map(|it| it.len()).map_err(DeviceError::io(path, "size"));
+    let found = disk_bytes(file, path)?.map_or_else(length, Ok)?;
+    Ok((found < needed)
+        .then(|| format!("has {found} bytes where the device needs {needed}: its end is cut off")))
 }
 
 /// Opens for writing so far.

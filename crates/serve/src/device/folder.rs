@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `device.toml` | what the device is, for people too; written last, so a folder with it is whole |
 //! | `making` | is there until the device is made |
-//! | `growing` | is there while it is made larger: the `device.toml` to come |
+//! | `growing` | is there while it is made larger: of which open that is, and the `device.toml` to come |
 //! | `lock` | locked by the server that has it open, its process id; or shared by those that only look |
 //! | `generation` | 8 bytes little-endian and their CRC-32C: opens for writing so far; at 512 the master |
 //! | `history.json` | no part of the device: what its servers did in the last day ([`crate::control`]) |
@@ -344,7 +344,8 @@ fn text_of(path: &Path, device: &Description) -> Result<String, DeviceError> {
 /// Makes the files of the device long enough for a larger one, and describes that. From the first step on whoever
 /// opens it for writing goes on with this.
 pub fn grow(path: &Path, device: &Description, larger: &Description) -> Result<(), DeviceError> {
-    write_whole(path, GROWING, &text_of(path, larger)?)?;
+    let master = read_master(path, device)?;
+    write_whole(path, GROWING, &growing_text(path, larger, &master)?)?;
     finish_growth(path, device, larger)
 }
 
@@ -353,23 +354,52 @@ pub fn is_growing(path: &Path) -> bool {
     path.join(GROWING).exists()
 }
 
+/// What stands in `growing` while the device of this master is made into this one. Nobody opens it for writing before that
+/// is done.
+fn growing_text(path: &Path, larger: &Description, master: &Mark) -> Result<String, DeviceError> {
+    let Mark { generation, open_id, .. } = master;
+    let of = format!(
+        "# The device is made larger after open {generation}, whose id is {open_id:016x}.\n"
+    );
+    Ok(of + &text_of(path, larger)?)
+}
+
+/// Where the device is in its opens.
+fn read_master(path: &Path, device: &Description) -> Result<Mark, DeviceError> {
+    let file = path.join("generation");
+    let opened = files::open(&file, File::options().read(true));
+    let opened = opened.map_err(DeviceError::of_own(&file, "open", identity::PUT_BACK))?;
+    Ok(lock::read_generation(&opened, &file, 0)?.before(device.uuid))
+}
+
 /// The larger device that this one is being made into, if it is.
 fn growing(path: &Path, device: &Description) -> Result<Option<Description>, DeviceError> {
     if !is_growing(path) {
         return Ok(None);
     }
+    let file = path.join(GROWING);
+    // Its checksum is of the description alone, which is why that is compared as a text.
     let larger = read_description_in(path, GROWING)?;
+    let text = files::read_text(&file).map_err(DeviceError::io(&file, "read"))?;
     let Shape { channels, logical_blocks, .. } = larger.shape;
     let shape = Shape { channels, logical_blocks, ..device.shape };
     let same = Description { shape, ..device.clone() };
     let is_less = channels < device.shape.channels || logical_blocks < device.shape.logical_blocks;
-    if larger.edited || is_less || text_of(path, &same)? != text_of(path, &larger)? {
+    let refused = |reason, mend| Err(DeviceError::invalid(&file, reason, mend));
+    if is_less || !text.ends_with(&text_of(path, &same)?) {
         let reason =
             "tells of a growth that is not this device's, or is not as Weir has written it";
-        let mend = "restore the whole device from a backup; nothing was written";
-        return Err(DeviceError::invalid(&path.join(GROWING), reason, mend));
+        return refused(reason, "restore the whole device from a backup; nothing was written");
     }
-    Ok(Some(larger))
+    if text != growing_text(path, &same, &read_master(path, device)?)? {
+        let reason =
+            "tells of a growth of the device at another time, as beside a copy that was put back";
+        return refused(
+            reason,
+            "remove it, if the device beside it is what is wanted; nothing was written",
+        );
+    }
+    Ok(Some(same))
 }
 
 fn finish_growth(
@@ -379,10 +409,7 @@ fn finish_growth(
 ) -> Result<(), DeviceError> {
     // The last step may be all that is missing.
     if device.shape.channels < larger.shape.channels {
-        let file = path.join("generation");
-        let opened = files::open(&file, File::options().read(true));
-        let opened = opened.map_err(DeviceError::io(&file, "open"))?;
-        let master = lock::read_generation(&opened, &file, 0)?.before(device.uuid);
+        let master = read_master(path, device)?;
         // Some files may be longer already; all are this device's and of one time, or nothing is written.
         let both = marked(path, device)?.into_iter().zip(marked(path, larger)?);
         let now = both.map(|((before, bare), (after, _))| Ok((before.growing(after)?, bare)));

@@ -252,7 +252,8 @@ impl Marked {
         if found != self.bytes {
             let wanted = self.bytes;
             let reason = format!("has {found} bytes where the device needs {wanted}");
-            return Err(DeviceError::invalid(&self.path, reason, PUT_BACK));
+            let mend = if found > wanted { PUT_BACK_LARGER } else { PUT_BACK };
+            return Err(DeviceError::invalid(&self.path, reason, mend));
         }
         let mut bytes = [0; MARKS_BYTES];
         let file = files::open(&self.path, File::options().read(true));
@@ -319,6 +320,8 @@ impl Marked {
 
 pub const PUT_BACK: &str = "put back the file of this device, or restore the whole device from a backup; \
                         nothing was written";
+const PUT_BACK_LARGER: &str = "put back the file of this device, or, if the device has become larger, the `device.toml` that \
+                               it has had since; nothing was written";
 const PUT_BACK_ALL: &str = "put back the files that were last in use, or older copies of all files of \
                             the device from one time; nothing was written";
 

@@ -70,6 +70,8 @@ fn locked(path: &Path, mut file: &File) -> DeviceError {
     // It may be looked at more than once.
     let read = file.rewind().and_then(|()| file.take(PID_BYTES_MAX).read_to_string(&mut text));
     let pid = read.ok().and_then(|_| text.trim().parse().ok());
+    // Who only looks, or cannot write, leaves the name of the server before.
+    let pid = pid.filter(|pid| Path::new("/proc").join(format!("{pid}")).exists());
     DeviceError::Locked { path: path.into(), pid }
 }
 

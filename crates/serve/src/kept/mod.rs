@@ -323,8 +323,10 @@ pub fn newer(
     // Where it lies is no matter: who puts a copy back may make new files.
     let inode = [56, 64].map(|at| long(&head, at));
     let identity = Identity { inode, ..identity.clone() };
-    let bytes = bytes(&identity, frames);
-    if identity.head(frames, &boot, noted) != head || file.bytes().ok()? != bytes {
+    let wanted = identity.head(frames, &boot, noted);
+    let is_sound = word(&head, 12) == flash::crc(&head[SUMMED]);
+    let is_of_it = [0..12, 16..48].into_iter().all(|range| head[range.clone()] == wanted[range]);
+    if !is_sound || !is_of_it {
         return None;
     }
     let mend = format!(
@@ -340,7 +342,11 @@ pub fn newer(
             )
         });
     }
-    let parts = cut(file, bytes, &identity, frames, false).ok()?;
+    // It may have become larger, or got a fast tier, without having been opened since.
+    if head != wanted || file.bytes().ok()? != bytes(&identity, frames) {
+        return None;
+    }
+    let parts = cut(file, bytes(&identity, frames), &identity, frames, false).ok()?;
     for (index, part) in (0..).zip(parts.into_iter().skip(1)) {
         let uuid_crc = ftl::format::uuid_crc(identity.uuid ^ u128::from(index));
         let shard = KeptShard::new(part, &identity.geometry, frames, uuid_crc, true);

@@ -169,6 +169,12 @@ fn damaged_files_are_refused_by_name() {
         assert!(error.contains(name) && error.contains("bytes where"), "{error}");
     }
     let folder = Folder::new();
+    write_and_stop(&folder, FILE, &[1; 100]);
+    let file = std::fs::File::options().write(true).open(folder.0.join("dev.img")).unwrap();
+    file.set_len(file.metadata().unwrap().len() - 4096).unwrap();
+    let error = refusal(&folder, FILE);
+    assert!(error.contains("its end is cut off"), "{error}");
+    let folder = Folder::new();
     write_and_stop(&folder, FOLDER, &[1; 100]);
     std::fs::write(folder.0.join("dev/generation"), b"oops").unwrap();
     let error = refusal(&folder, FOLDER);

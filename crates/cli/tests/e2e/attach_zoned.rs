@@ -115,8 +115,8 @@ state 0 em
 
 step "checked writes"
 dmesg -C
-checked --filename=$first --rw=write --bs=64k --size=12m --do_verify=1
-checked --filename=$first --rw=randwrite --bs=16k --size=12m --max_open_zones=4 --do_verify=1
+checked --filename=$first --rw=write --bs=64k --size=6m --do_verify=1
+checked --filename=$first --rw=randwrite --bs=16k --size=6m --max_open_zones=4 --do_verify=1
 blkzone reset $first
 [ "$(count $first em)" -eq "$zones" ] || fail "a reset leaves zones"
 no_errors "while nothing was killed"
@@ -135,8 +135,8 @@ blkzone report $first >/dev/null
 
 step "the server is killed"
 # Reads wait, and so does a write of a zone that is not open.
-dd if=$first of=/tmp/before bs=1M count=24 iflag=direct status=none
-for i in 1 2 3 4 5 6; do dd if=$first bs=256k count=96 iflag=direct status=none | cmp /tmp/before - || exit 1; done &
+dd if=$first of=/tmp/before bs=1M count=12 iflag=direct status=none
+for i in 1 2 3 4 5 6; do dd if=$first bs=256k count=48 iflag=direct status=none | cmp /tmp/before - || exit 1; done &
 load=$!
 sleep 1
 kill -9 $server
@@ -163,27 +163,13 @@ blkzone reset $second
 dmesg -C
 
 step zonefs
-/usr/bin/python3 -c '
-import struct, zlib
-head = struct.pack("<II64s16sQIII", 0x5a4f4653, 0, b"weir", bytes(range(16)), 0, 0, 0, 0)
-crc = zlib.crc32(head + bytes(4096 - len(head))) ^ 0xffffffff
-head = struct.pack("<II64s16sQIII", 0x5a4f4653, crc, b"weir", bytes(range(16)), 0, 0, 0, 0)
-open("/tmp/super", "wb").write(head + bytes(4096 - len(head)))'
-dd if=/tmp/super of=$second bs=4096 oflag=direct status=none
+make_zonefs $second
 # A file system wants its first zone full.
 blkzone finish -c 1 $second
 mkdir -p /tmp/zones /tmp/files
 mount -t zonefs $second /tmp/zones
 files=$(ls /tmp/zones/seq | wc -l)
 [ "$files" -eq $((zones - 1)) ] || fail "$files files"
-zonefs() { # a file, and how
-    file=$1
-    shift
-    fio --name=zonefs --ioengine=libaio --iodepth=1 --direct=1 --filename=/tmp/zones/seq/$file --rw=write --bs=64k \
-        --size=3m --verify=crc32c --verify_fatal=1 --randseed=$file --verify_state_save=0 --output-format=terse \
-        --create_on_open=0 --allow_file_create=0 --unlink=0 --fallocate=none "$@" >/tmp/fio.log 2>&1 ||
-        { cat /tmp/fio.log; fail "zonefs $file $*"; }
-}
 for file in 0 1 2; do zonefs $file --file_append=1 --do_verify=1; done
 sync
 [ "$(stat -c %s /tmp/zones/seq/2)" -eq 3145728 ] || fail "$(ls -l /tmp/zones/seq/2)"

@@ -63,6 +63,23 @@ stop_and_check() {
     wait $server
     WEIR check --data /tmp/device >/tmp/check.log 2>&1 || { cat /tmp/check.log; exit 31; }
 }
+make_zonefs() { # on a disk with zones, of which Debian has no tool
+    /usr/bin/python3 -c '
+import struct, zlib
+def head(crc):
+    return struct.pack("<II64s16sQIII", 0x5a4f4653, crc, b"weir", bytes(range(16)), 0, 0, 0, 0)
+block = lambda crc: head(crc) + bytes(4096 - len(head(crc)))
+open("/tmp/super", "wb").write(block(zlib.crc32(block(0)) ^ 0xffffffff))'
+    dd if=/tmp/super of="$1" bs=4096 oflag=direct status=none
+}
+zonefs() { # a file of it, mounted at /tmp/zones, and how fio writes or verifies it
+    file=$1
+    shift
+    fio --name=zonefs --ioengine=libaio --iodepth=1 --direct=1 --filename=/tmp/zones/seq/$file --rw=write --bs=64k \
+        --size=3m --verify=crc32c --verify_fatal=1 --randseed=$file --verify_state_save=0 --output-format=terse \
+        --create_on_open=0 --allow_file_create=0 --unlink=0 --fallocate=none "$@" >/tmp/fio.log 2>&1 ||
+        { cat /tmp/fio.log; fail "zonefs $file $*"; }
+}
 "#;
 /// What it ends with.
 const END: &str = "ALL-OF-IT-RAN";

@@ -110,33 +110,18 @@ state em
 
 step "checked writes"
 dmesg -C
-checked --filename="$first" --rw=write --bs=64k --size=24m --do_verify=1
-checked --filename="$first" --rw=randwrite --bs=16k --size=24m --max_open_zones=4 --do_verify=1
+checked --filename="$first" --rw=write --bs=64k --size=8m --do_verify=1
+checked --filename="$first" --rw=randwrite --bs=16k --size=8m --max_open_zones=4 --do_verify=1
 blkzone reset "$first"
 [ "$(count "$first" em)" -eq "$(queue nr_zones)" ] || fail "a reset leaves zones"
 
 step zonefs
-python() { /usr/bin/python3 -c "$1"; }
-python '
-import struct, zlib
-head = struct.pack("<II64s16sQIII", 0x5a4f4653, 0, b"weir", bytes(range(16)), 0, 0, 0, 0)
-crc = zlib.crc32(head + bytes(4096 - len(head))) ^ 0xffffffff
-head = struct.pack("<II64s16sQIII", 0x5a4f4653, crc, b"weir", bytes(range(16)), 0, 0, 0, 0)
-open("/tmp/super", "wb").write(head + bytes(4096 - len(head)))'
-dd if=/tmp/super of="$second" bs=4096 oflag=direct 2>/dev/null
+make_zonefs "$second"
 mkdir -p /tmp/zones /tmp/files
 mount -t zonefs "$second" /tmp/zones
 files=$(ls /tmp/zones/seq | wc -l)
 [ "$files" -eq $(($(queue nr_zones) - 1)) ] || fail "$files files"
 [ "$(stat -c %b /tmp/zones/seq/0)" -ge 0 ]
-zonefs() { # a file, and how
-    file=$1
-    shift
-    fio --name=zonefs --ioengine=libaio --iodepth=1 --direct=1 --filename=/tmp/zones/seq/$file --rw=write --bs=64k \
-        --size=3m --verify=crc32c --verify_fatal=1 --randseed=$file --verify_state_save=0 --output-format=terse \
-        --create_on_open=0 --allow_file_create=0 --unlink=0 --fallocate=none "$@" >/tmp/fio.log 2>&1 ||
-        { cat /tmp/fio.log; fail "zonefs $file $*"; }
-}
 for file in 0 1 2; do zonefs $file --file_append=1 --do_verify=1; done
 sync
 [ "$(stat -c %s /tmp/zones/seq/2)" -eq 3145728 ] || fail "$(ls -l /tmp/zones/seq/2)"

@@ -44,10 +44,10 @@ fn snapshots_are_what_their_blocks_held_whatever_the_host_does() {
 fn snapshots_are_there_wholly_or_not_at_all_after_any_power_cut() {
     let test = "snapshots_are_there_wholly_or_not_at_all_after_any_power_cut";
     let run = |seed: u64| explore(seed, &options_of_seed(seed));
-    let total = total(&passed(test, for_each_seed(seeds(1000..1096), THREADS, run)));
+    let total = total(&passed(test, for_each_seed(seeds(1000..1048), THREADS, run)));
     println!("{test}: {total:?}");
-    assert!(total.doubtful_there > 100 && total.doubtful_gone > 100, "not cut there: {total:?}");
-    assert!(total.lived_on > 100, "hardly any lived on: {total:?}");
+    assert!(total.doubtful_there > 50 && total.doubtful_gone > 50, "not cut there: {total:?}");
+    assert!(total.lived_on > 50, "hardly any lived on: {total:?}");
 }
 
 #[test]

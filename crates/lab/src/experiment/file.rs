@@ -9,6 +9,7 @@ use super::client::{ClientFile, Duration, clients};
 use super::curves::CurveFile;
 use super::devices::Devices;
 use super::keys;
+use super::select;
 use super::tenants::{TenantFile, missing_traces};
 use super::waf::{WafCase, WafFile};
 use crate::device_file::Read;
@@ -207,7 +208,7 @@ impl ClaimFile {
     pub fn said(&self) -> Result<Shown, ExperimentError> {
         match &self.said {
             Value::String(text) => Ok(Shown::from(text.as_str())),
-            other => super::select::number_of(other).map(Shown::from).ok_or_else(|| {
+            other => select::number_of(other).map(Shown::from).ok_or_else(|| {
                 let why = "a number, or a range such as \"0.13-0.17\"";
                 ExperimentError(format!("claim {:?}: said = {other}: {why}", self.id))
             }),
@@ -251,6 +252,8 @@ pub(super) struct LargestFile {
 pub(super) struct Case {
     pub name: String,
     pub baseline: bool,
+    /// Measured at these values of the sweeps only; of a sweep that is not named, at all.
+    pub at: Table,
     /// Goes on with the device that this case leaves, instead of preparing one like it.
     pub after: Option<String>,
     pub device: DeviceChoice,
@@ -299,6 +302,8 @@ pub(super) struct CaseFile {
     name: String,
     #[serde(default)]
     baseline: bool,
+    #[serde(default)]
+    at: Table,
     after: Option<String>,
     #[serde(default)]
     device: String,
@@ -371,6 +376,7 @@ impl CaseFile {
         Ok(Case {
             name: self.name,
             baseline: self.baseline,
+            at: self.at,
             after: self.after,
             device: DeviceChoice {
                 name: self.device,
@@ -468,7 +474,7 @@ impl Experiment {
         }
         for (sweep, values) in &self.with {
             let known = self.sweeps.iter().find(|(name, _)| name == sweep);
-            let known = known.map(|(_, values)| values.iter().map(super::select::text_of));
+            let known = known.map(|(_, values)| values.iter().map(select::text_of));
             let known: Vec<String> = known.into_iter().flatten().collect();
             let own = values.as_table().map(Table::iter).into_iter().flatten();
             let names = own.filter(|(_, variables)| variables.is_table()).map(|(name, _)| name);
@@ -490,11 +496,13 @@ impl Experiment {
         for scale in [Scale::Small, Scale::Full] {
             for case in 0..self.cases.len() {
                 for at in self.points() {
-                    self.check_after(case, &self.case(case, scale, &[], &at)?, scale, &at)?;
+                    let resolved = self.case(case, scale, &[], &at)?;
+                    select::check_measured(self, &resolved)?;
+                    self.check_after(case, &resolved, scale, &at)?;
                 }
             }
         }
-        super::select::check(self)
+        select::check(self)
     }
 
     /// What goes on with another case's device has the same one, and no preparation of its own.
@@ -514,6 +522,9 @@ impl Experiment {
             return wrong("the name of a case above this one");
         };
         let earlier = self.case(earlier, scale, &[], at)?;
+        if select::is_measured(case, at) && !select::is_measured(&earlier, at) {
+            return wrong("that case is not measured wherever this one is");
+        }
         if earlier.device != case.device || earlier.waf.is_some() || case.waf.is_some() {
             return wrong("its device must be the same one, with the same keys");
         }
@@ -666,7 +677,7 @@ impl Experiment {
 
     /// The variables that a value of a sweep brings with it.
     fn brought_by(&self, sweep: &str, value: &Value) -> Option<&Table> {
-        self.with.get(sweep)?.as_table()?.get(&super::select::text_of(value))?.as_table()
+        self.with.get(sweep)?.as_table()?.get(&select::text_of(value))?.as_table()
     }
 
     /// A case at a point, resolved.
@@ -704,7 +715,7 @@ fn first_variables(file: &Table) -> Table {
         let Some(value) = values.as_array().and_then(|values| values.first()) else { continue };
         variables.insert(name.clone(), value.clone());
         let brought = table("with").and_then(|with| with.get(name)?.as_table());
-        let brought = brought.and_then(|with| with.get(&super::select::text_of(value))?.as_table());
+        let brought = brought.and_then(|with| with.get(&select::text_of(value))?.as_table());
         for (name, value) in brought.into_iter().flatten() {
             let mut value = value.clone();
             if substitute(&mut value, &variables).is_ok() {

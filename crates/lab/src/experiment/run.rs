@@ -5,7 +5,7 @@ use super::curves::{Course, Curve, Kind, SLICES};
 use super::file::{self, At, Case, DeviceChoice, Experiment, Prepare};
 use super::metric::Wanted;
 use super::waf::WafCase;
-use super::{ExperimentError, Kept, Row, kept, metric};
+use super::{ExperimentError, Kept, Row, kept, metric, select};
 use crate::device_file::Scale;
 use crate::driver::Failure;
 use crate::load::{self, Window};
@@ -63,7 +63,7 @@ pub struct CaseResult {
     pub case: String,
     /// It stands for what Weir is compared to.
     pub baseline: bool,
-    /// In the order of [`Experiment::points`].
+    /// In the order of [`Experiment::points`], of which it may not have all.
     pub points: Vec<PointResult>,
 }
 
@@ -185,7 +185,7 @@ fn tell_in_order(
 fn tell_rows(plan: &Plan<'_>, options: &Options, job: &Job, values: &Measured, kept: &Kept) {
     let mut rows = Vec::new();
     for (&(case, first), measures) in job.points.iter().zip(values) {
-        let alike = (0..plan.points.len()).filter(|&point| plan.first_alike(case, point) == first);
+        let alike = plan.measured(case).filter(|&point| plan.first_alike(case, point) == first);
         rows.extend(alike.map(|point| Row {
             experiment: &plan.experiment.name,
             scale: options.scale.name(),
@@ -234,7 +234,14 @@ impl<'a> Plan<'a> {
     /// is the same at each of its values, and measured once.
     fn first_alike(&self, case: usize, point: usize) -> usize {
         let cases = &self.cases[case];
-        cases.iter().position(|other| *other == cases[point]).unwrap_or(point)
+        let is_first = |&other: &usize| cases[other] == cases[point];
+        self.measured(case).find(is_first).unwrap_or(point)
+    }
+
+    /// The points where a case is measured, or one like it.
+    fn measured(&self, case: usize) -> impl Iterator<Item = usize> {
+        let cases = self.cases[case].iter().zip(&self.points).enumerate();
+        cases.filter(|(_, (case, at))| select::is_measured(case, at)).map(|(point, _)| point)
     }
 
     /// The point of another case, of that name, whose device a case goes on with.
@@ -259,7 +266,8 @@ impl<'a> Plan<'a> {
                 if seed > options.seed && self.draws_nothing(case) {
                     continue;
                 }
-                let own = (0..at.len()).filter(|&point| self.first_alike(case, point) == point);
+                let own =
+                    self.measured(case).filter(|&point| self.first_alike(case, point) == point);
                 let mut last: Option<usize> = None;
                 for point in own {
                     let same = last.filter(|&last| at[last].goes_on_with(&at[point]));
@@ -306,7 +314,7 @@ impl<'a> Plan<'a> {
         let case = |seed: u64, (case, at): (usize, &Vec<Case>)| CaseResult {
             case: self.experiment.case_name(case).to_owned(),
             baseline: at.iter().any(|case| case.baseline),
-            points: (0..at.len()).map(|at| point(seed, case, at)).collect(),
+            points: self.measured(case).map(|at| point(seed, case, at)).collect(),
         };
         let seeds = options.seed..options.seed + options.seeds;
         seeds

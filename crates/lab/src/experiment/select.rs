@@ -1,6 +1,8 @@
 //! From measured points to the one figure that a claim is about.
 
-use super::file::{At, ClaimFile, CrossoverFile, Experiment, LargestFile, SelectFile, TableFile};
+use super::file::{
+    At, Case, ClaimFile, CrossoverFile, Experiment, LargestFile, Scale, SelectFile, TableFile,
+};
 use super::metric::metric_unit;
 use super::{CaseResult, ExperimentError, PointResult, Results};
 use crate::report::Class;
@@ -77,6 +79,32 @@ pub(super) fn check(experiment: &Experiment) -> Result<(), ExperimentError> {
     Ok(())
 }
 
+/// Whether a case is measured at a point: it may name values of sweeps.
+pub(super) fn is_measured(case: &Case, point: &At) -> bool {
+    point.iter().all(|(name, value)| match case.at.get(name) {
+        Some(Value::Array(values)) => values.contains(value),
+        _ => true,
+    })
+}
+
+/// Checks that the values of sweeps at which a case is measured are lists of such.
+pub(super) fn check_measured(experiment: &Experiment, case: &Case) -> Result<(), ExperimentError> {
+    let wrong = |why: String| {
+        let place = format!("experiment {}, case {:?}", experiment.name, case.name);
+        Err(ExperimentError(format!("{place}: {why}")))
+    };
+    for (name, values) in &case.at {
+        let Some(list) = values.as_array().filter(|list| !list.is_empty()) else {
+            return wrong(format!("at.{name} = {values}: a list of values of that sweep"));
+        };
+        for value in list {
+            let one = Table::from_iter([(name.clone(), value.clone())]);
+            check_at(experiment, &one).or_else(wrong)?;
+        }
+    }
+    Ok(())
+}
+
 fn is_of_a_baseline(experiment: &Experiment, id: &str) -> bool {
     let claim = experiment.claims.iter().find(|claim| claim.id == id);
     claim.is_some_and(|claim| experiment.class_of(claim) == Class::Baseline)
@@ -120,6 +148,7 @@ fn check_selection(experiment: &Experiment, selection: Selection<'_>) -> Result<
     let select = selection.select;
     check_case(experiment, &select.case)?;
     check_at(experiment, selection.at)?;
+    check_has_points(experiment, &select.case, selection.at)?;
     metric_unit(selection.metric).map_err(|error| error.0)?;
     match selection.over {
         None | Some("max" | "min" | "mean" | "spread") => {}
@@ -156,6 +185,19 @@ fn check_case(experiment: &Experiment, case: &str) -> Result<(), String> {
         "case {case:?}: there is no such one; there are {}",
         names.collect::<Vec<_>>().join(", ")
     ))
+}
+
+/// Checks that a case is measured at any point that fits.
+fn check_has_points(experiment: &Experiment, name: &str, at: &Table) -> Result<(), String> {
+    let number = (0..experiment.cases()).find(|&number| experiment.case_name(number) == name);
+    let points = experiment.points().into_iter().filter(|point| matches(point, at));
+    for point in points {
+        let case = experiment.case(number.expect("it is known"), Scale::Small, &[], &point);
+        if is_measured(&case.map_err(|why| why.0)?, &point) {
+            return Ok(());
+        }
+    }
+    Err(format!("case {name:?} is not measured there"))
 }
 
 fn check_at(experiment: &Experiment, at: &Table) -> Result<(), String> {

@@ -367,3 +367,41 @@ fn a_case_after_another_shares_its_device_and_is_refused_where_that_is_another_o
     let prepared = refused(after, &format!("{after}\nprepare = [{{ bytes = \"8MiB\" }}]"));
     assert!(prepared.contains("no prepare"), "{prepared}");
 }
+
+#[test]
+fn a_case_is_measured_at_the_points_that_it_names_only() {
+    let other = "[[case]]\nname = \"other\"\nat = { depth = [2] }\nafter = \"one\"\ndevice = \"tlc\"\n\
+                 blocks_per_plane = 16\nmeasure = \"$measure\"\n[[case.client]]\nbytes = \"4KiB\"\n\
+                 depth = \"$depth\"\n[[claim]]";
+    let text = filled("tlc").replace("[[claim]]", other);
+    let experiment = Experiment::parse(&text).expect("it is whole");
+    let options = Options { scale: Scale::Small, set: Vec::new(), seed: 1, seeds: 2, threads: 2 };
+    let seeds = super::run(&experiment, &options, &super::Kept::default(), &|_| ()).expect("runs");
+    let measured = |case: usize| seeds[1].cases[case].points.iter().map(|point| point.at.clone());
+    assert_eq!(measured(0).collect::<Vec<_>>(), experiment.points());
+    assert_eq!(measured(1).collect::<Vec<_>>(), experiment.points()[1..]);
+    let report = super::report(&experiment, &options, &seeds).expect("it is judged");
+    assert_eq!(report.tables.last().expect("of all points").rows.len(), 3);
+
+    let refused = |from: &str, to: &str| {
+        assert!(text.contains(from), "{from}");
+        Experiment::parse(&text.replace(from, to)).expect_err("it is wrong").0
+    };
+    let named = "at = { depth = [2] }";
+    for (at, said) in [
+        ("at = { depth = [3] }", "at.depth = 3: not a value of that sweep"),
+        ("at = { depth = 2 }", "a list of values of that sweep"),
+        ("at = { depth = [] }", "a list of values of that sweep"),
+        ("at = { width = [2] }", "at.width: there is no such sweep"),
+    ] {
+        let error = refused(named, at);
+        assert!(error.contains("case \"other\"") && error.contains(said), "{at}: {error}");
+    }
+    let unmeasured = refused("name = \"one\"", "name = \"one\"\nat = { depth = [1] }");
+    assert!(unmeasured.contains("not measured wherever this one is"), "{unmeasured}");
+    let claim = |case: &str, depth: u32| {
+        format!("case = \"{case}\"\nmetric = \"read_iops\"\nat = {{ depth = {depth} }}")
+    };
+    let elsewhere = refused(&claim("one", 2), &claim("other", 1));
+    assert!(elsewhere.contains("\"other\" is not measured there"), "{elsewhere}");
+}

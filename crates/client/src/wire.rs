@@ -1,8 +1,9 @@
 //! The client side of the NBD protocol, as far as Weir's clients need it: fixed newstyle, LIST and GO,
-//! structured replies with the reason of a refusal, one request at a time. TLS is not spoken.
+//! structured replies with the reason of a refusal, one request at a time but for writes. TLS is not spoken.
 
 use crate::Error;
 use crate::address::Stream;
+use std::collections::BTreeSet;
 use std::io::{self, BufReader, Read, Write};
 
 const MAGIC: &[u8; 16] = b"NBDMAGICIHAVEOPT";
@@ -210,7 +211,12 @@ pub struct Connection {
     /// Bytes of the export.
     pub size: u64,
     cookie: u64,
+    /// Writes whose answers nobody waited for yet.
+    begun: BTreeSet<u64>,
 }
+
+/// What a chunk of a reply says: to which request it is, whether it is the last one, and the refusal that it carries.
+type Chunk = (u64, bool, Option<Error>);
 
 impl Connection {
     /// Opens an export, with structured replies.
@@ -222,10 +228,10 @@ impl Connection {
         }
         let Export { size, .. } = described(&mut stream, OPT_GO, export)?;
         let stream = BufReader::with_capacity(BUFFER_BYTES, stream);
-        Ok(Self { stream, size, cookie: 0 })
+        Ok(Self { stream, size, cookie: 0, begun: BTreeSet::new() })
     }
 
-    /// A request with its reply. `data` goes with a write; a read fills `into`.
+    /// A request with its reply. `data` goes with a write; a read fills `into`. No write that was begun is unanswered.
     pub fn request(
         &mut self,
         command: u16,
@@ -234,6 +240,55 @@ impl Connection {
         data: &[u8],
         into: &mut [u8],
     ) -> Result<(), Error> {
+        assert!(self.begun.is_empty(), "answers to writes would come first");
+        self.send(command, offset, length, data)?;
+        let mut refusal = None;
+        loop {
+            let (cookie, done, error) = self.chunk(offset, into)?;
+            if cookie != self.cookie {
+                return Err(not_asked(cookie));
+            }
+            refusal = refusal.or(error);
+            if done {
+                return refusal.map_or(Ok(()), Err);
+            }
+        }
+    }
+
+    /// Sends a write and does not wait for its answer; its number, by which [`Connection::answer`] tells of it. A server has
+    /// those that are under way in any order.
+    pub fn begin_write(&mut self, offset: u64, data: &[u8]) -> Result<u64, Error> {
+        self.send(command::WRITE, offset, data.len() as u32, data)?;
+        self.begun.insert(self.cookie);
+        Ok(self.cookie)
+    }
+
+    /// Waits for the next answer to a write that was begun: its number, and how it went. `Err` if none of those that were begun
+    /// is answered any more.
+    pub fn answer(&mut self) -> Result<(u64, Result<(), Error>), Error> {
+        let answered = self.next_answer();
+        if answered.is_err() {
+            self.begun.clear();
+        }
+        answered
+    }
+
+    fn next_answer(&mut self) -> Result<(u64, Result<(), Error>), Error> {
+        let mut refusal = None;
+        loop {
+            let (cookie, done, error) = self.chunk(0, &mut [])?;
+            if !self.begun.contains(&cookie) {
+                return Err(not_asked(cookie));
+            }
+            refusal = refusal.or(error);
+            if done {
+                self.begun.remove(&cookie);
+                return Ok((cookie, refusal.map_or(Ok(()), Err)));
+            }
+        }
+    }
+
+    fn send(&mut self, command: u16, offset: u64, length: u32, data: &[u8]) -> Result<(), Error> {
         self.cookie += 1;
         let mut head = header(command, 0, self.cookie, offset, length);
         let stream = self.stream.get_mut();
@@ -242,30 +297,21 @@ impl Connection {
             if data.len() <= BUFFER_BYTES { (data, &[][..]) } else { (&[][..], data) };
         head.extend_from_slice(together);
         stream.write_all(&head)?;
-        stream.write_all(apart)?;
-        let mut refusal = None;
-        loop {
-            let (done, error) = self.chunk(offset, into)?;
-            refusal = refusal.or(error);
-            if done {
-                return refusal.map_or(Ok(()), Err);
-            }
-        }
+        Ok(stream.write_all(apart)?)
     }
 
-    /// One chunk of a reply: whether it is the last, and the refusal that it carries.
-    fn chunk(&mut self, offset: u64, into: &mut [u8]) -> Result<(bool, Option<Error>), Error> {
+    /// One chunk of a reply.
+    fn chunk(&mut self, offset: u64, into: &mut [u8]) -> Result<Chunk, Error> {
         let mut head = [0; 16];
         self.stream.read_exact(&mut head)?;
         if be32(&head) == SIMPLE_REPLY_MAGIC {
             let (code, cookie) = simple_reply(&head).map_err(Error::Protocol)?;
-            self.expect_cookie(cookie)?;
             let refusal =
                 (code != 0).then(|| Error::Refused { code, message: "no reason told".into() });
             if refusal.is_none() {
                 self.stream.read_exact(into)?;
             }
-            return Ok((true, refusal));
+            return Ok((cookie, true, refusal));
         }
         let mut length = [0; 4];
         self.stream.read_exact(&mut length)?;
@@ -273,9 +319,8 @@ impl Connection {
         if be32(&head) != STRUCTURED_REPLY_MAGIC {
             return Err(Error::Protocol("the server sent something where a reply was due".into()));
         }
-        self.expect_cookie(be64(&head[8..]))?;
         let refusal = self.chunk_content(kind, length, offset, into)?;
-        Ok((flags & CHUNK_FLAG_DONE != 0, refusal))
+        Ok((be64(&head[8..]), flags & CHUNK_FLAG_DONE != 0, refusal))
     }
 
     fn chunk_content(
@@ -317,13 +362,6 @@ impl Connection {
             kind => Err(Error::Protocol(format!("the server sent a chunk of kind {kind}"))),
         }
     }
-
-    fn expect_cookie(&self, cookie: u64) -> Result<(), Error> {
-        if cookie == self.cookie {
-            return Ok(());
-        }
-        Err(Error::Protocol(format!("the server answered request {cookie}, which was not asked")))
-    }
 }
 
 impl Drop for Connection {
@@ -331,6 +369,10 @@ impl Drop for Connection {
         // A server that has gone already needs no farewell.
         self.stream.get_mut().write_all(&header(command::DISCONNECT, 0, 0, 0, 0)).ok();
     }
+}
+
+fn not_asked(cookie: u64) -> Error {
+    Error::Protocol(format!("the server answered request {cookie}, which was not asked"))
 }
 
 fn be16(bytes: &[u8]) -> u16 {

@@ -41,8 +41,6 @@ using weir::Damages;
 const char* const kPath = "/store";
 const char* const kSlice = "slice-";
 
-// As many blocks are put at a time (crates/store/src/remote.rs).
-constexpr uint64_t kJobs = 56;
 // Most that a compaction takes at a time, in SSTs: so much room there has to be for what it writes.
 constexpr uint64_t kCompactionFiles = 8;
 // How long the units may take to answer a read of an SST while a damaged store is opened.
@@ -109,15 +107,16 @@ ColumnFamilyOptions SliceOptions(uint64_t block_bytes, uint32_t sst_blocks, uint
   return options;
 }
 
-rocksdb::DBOptions DatabaseOptions(rocksdb::Env* env, uint64_t small_bytes, uint64_t units) {
+rocksdb::DBOptions DatabaseOptions(rocksdb::Env* env, uint64_t small_bytes, const weir_store* store) {
   rocksdb::DBOptions options;
   options.env = env;
   options.create_if_missing = true;
   // A flush ends when its table lies on its unit, as most of a compaction's do: the more of them there are, the more units
   // write; a few more, as some wait for units that are busy. Their threads wait nearly all the time. RocksDB alone would let a
   // quarter of the jobs be flushes.
+  const uint64_t units = weir_store_count(store, "units"), puts_max = weir_store_count(store, "puts_max");
   options.max_background_flushes = options.max_background_compactions =
-      static_cast<int>(std::clamp<uint64_t>(units + units / 4, 2, kJobs));
+      static_cast<int>(std::clamp<uint64_t>(units + units / 4, 2, puts_max));
   // Puts are slowed before they are stopped; RocksDB begins with 16 MB/s, less than what one unit takes.
   options.delayed_write_rate = uint64_t{1} << 30;
   // Parts of one compaction would each end with an SST that is not full; slices are compacted side by side.
@@ -375,7 +374,7 @@ struct weir_engine {
   }
 
   Status Open(uint64_t small_bytes) {
-    rocksdb::DBOptions options = DatabaseOptions(env.get(), small_bytes, weir_store_count(store, "units"));
+    rocksdb::DBOptions options = DatabaseOptions(env.get(), small_bytes, store);
     // A hollow table has not the id that the manifest knows.
     options.verify_sst_unique_id_in_manifest = !reads_left;
     if (finds_older) options.wal_recovery_mode = rocksdb::WALRecoveryMode::kSkipAnyCorruptedRecords;

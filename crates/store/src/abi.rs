@@ -3,7 +3,7 @@
 //! Every function that can fail returns a code, and leaves the reason for this thread's [`weir_store_error`].
 
 use crate::layout::Layout;
-use crate::remote::{Addresses, Extents, KeyLock, Lock, RemoteBlocks, RemoteVolume};
+use crate::remote::{ASKING_MAX, Addresses, Extents, KeyLock, Lock, RemoteBlocks, RemoteVolume};
 use crate::{Error, Opening, RawBlocks, Reader, Store, Volume, Wanted, Writer};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -316,7 +316,7 @@ pub extern "C" fn weir_store_free_small_bytes(store: &Handle) -> u64 {
     store.store.free_small_bytes()
 }
 
-/// What the store has done since it was opened; 0 for what it does not count.
+/// What the store has done since it was opened, and how many units and puts at a time there are; 0 for what it does not know.
 ///
 /// # Safety
 /// The name is a string.
@@ -330,6 +330,7 @@ pub unsafe extern "C" fn weir_store_count(store: &Handle, name: *const c_char) -
         Ok("reads") => counts.reads,
         Ok("read_bytes") => counts.read_bytes,
         Ok("units") => store.store.units().into(),
+        Ok("puts_max") => ASKING_MAX as u64,
         Ok("newer_raw_blocks") => store.store.newer(),
         _ => 0,
     }

@@ -16,6 +16,15 @@ pub trait Volume: Send {
     fn read(&mut self, block: u64, into: &mut [u8]) -> Result<(), Error>;
     /// Writes whole blocks from `block` on. Each block is all old or all new.
     fn write(&mut self, block: u64, bytes: &[u8]) -> Result<(), Error>;
+    /// The same, and may be on its way when this returns, with others, of which a crash may leave any. What is written again
+    /// comes behind what was begun before, and so does a read.
+    fn begin_write(&mut self, block: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.write(block, bytes)
+    }
+    /// All that was begun is in the volume when this returns. Once one of them failed, this does, and a flush too.
+    fn end_writes(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
     /// Nobody needs these blocks any more.
     fn trim(&mut self, _block: u64, _blocks: u64) -> Result<(), Error> {
         Ok(())

@@ -268,7 +268,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Appends to a small file. Whole blocks go to the volume, the rest stays here until [`Catalog::push`].
+    /// Appends to a small file. Whole blocks are sent to the volume, the rest stays here until [`Catalog::push`].
     pub fn append(&mut self, file: u64, bytes: &[u8]) -> Result<(), Error> {
         self.ready()?;
         let tail = self.open.get(&file).ok_or_else(unopened)?;
@@ -282,7 +282,8 @@ impl Catalog {
     /// All that was appended is in the volume when this returns: it outlives this process.
     pub fn push(&mut self, file: u64) -> Result<(), Error> {
         self.ready()?;
-        self.write(file, true)
+        self.write(file, true)?;
+        self.end_writes()
     }
 
     /// Ends the writing of a small file.
@@ -340,7 +341,8 @@ impl Catalog {
         self.free.extend(self.state.freed.drain(..));
         self.erasable.append(&mut self.state.doomed);
         let vouched = self.vouch();
-        self.stopping(vouched)
+        self.stopping(vouched)?;
+        self.end_writes()
     }
 
     /// Has somebody vouch for what is durable now, of the journal and of each file that is being written.
@@ -376,6 +378,12 @@ impl Catalog {
 
     /// Makes a change, and puts it into the volume.
     fn note(&mut self, record: Record) -> Result<(), Error> {
+        self.begin_note(record)?;
+        self.end_writes()
+    }
+
+    /// Makes a change, which is on its way to the volume when this returns.
+    fn begin_note(&mut self, record: Record) -> Result<(), Error> {
         self.ready()?;
         let line = record::line(&record);
         if !self.journal.fits(&self.layout, line.len()) {
@@ -497,11 +505,18 @@ impl Catalog {
             return Ok(());
         }
         let chunks: Vec<u32> = self.free.iter().take(count).copied().collect();
-        self.note(Record::Extend { file, chunks: chunks.clone() })?;
+        // Before it is in the volume nobody is told that what lies there is.
+        self.begin_note(Record::Extend { file, chunks: chunks.clone() })?;
         for chunk in &chunks {
             self.free.remove(chunk);
         }
         Ok(())
+    }
+
+    /// All that was begun is in the volume when this returns.
+    fn end_writes(&mut self) -> Result<(), Error> {
+        let ended = self.volume.end_writes();
+        self.stopping(ended)
     }
 
     fn write(&mut self, file: u64, all: bool) -> Result<(), Error> {

@@ -64,7 +64,7 @@ impl Journal {
         Ok(found)
     }
 
-    /// Writes a state to `area`, which nothing is needed of. The journal goes on there once that is durable.
+    /// Begins to write a state to `area`, which nothing is needed of. The journal goes on there once that is durable.
     pub fn begin(
         volume: &mut dyn Volume,
         layout: &Layout,
@@ -98,7 +98,7 @@ impl Journal {
         self.tail.size()
     }
 
-    /// Appends a record that fits. It is in the volume when this returns.
+    /// Appends a record that fits. It is on its way to the volume when this returns.
     pub fn append(
         &mut self,
         volume: &mut dyn Volume,
@@ -114,7 +114,7 @@ impl Journal {
         self.tail.flushed();
     }
 
-    /// Says behind the last block that it was there.
+    /// Begins to say behind the last block that it was there.
     pub fn vouch(&mut self, volume: &mut dyn Volume, layout: &Layout) -> Result<(), Error> {
         self.tail.vouch(volume, |index| layout.journal_block(self.area, index))
     }

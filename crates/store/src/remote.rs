@@ -10,13 +10,14 @@ mod flight;
 mod places;
 mod room;
 mod silence;
+mod volume;
 
 pub use extents::Extents;
 pub use room::{Room, UnitRoom};
+pub use volume::RemoteVolume;
 
-use crate::api::{BLOCK_BYTES, Error, Piece, RawBlocks, Volume};
-use client::wire::{Connection, command};
-use client::{Address, Blocks, Device, Place, Stream};
+use crate::api::{Error, Piece, RawBlocks};
+use client::{Address, Blocks, Device, Place};
 use flight::{Asked, Flight, READ_BYTES_MAX, Span};
 use places::{At, Places};
 use silence::Silence;
@@ -37,7 +38,7 @@ const CONNECTIONS_MAX: usize = 96;
 /// Puts of one file at a time: so many units write it side by side, and a writer has as many blocks in memory.
 const PUTS_MAX: usize = 4;
 /// Requests over HTTP at a time. A server takes 64 connections on its control socket unless told otherwise.
-const ASKING_MAX: usize = 56;
+pub(crate) const ASKING_MAX: usize = 56;
 const CONFLICT: u32 = 409;
 const NOT_FOUND: u32 = 404;
 const FAILED: u32 = 500;
@@ -155,55 +156,6 @@ impl KeyLock {
             )),
             _ => Error::Io(format!("the name {name} cannot be taken: {error}")),
         })
-    }
-}
-
-/// A volume over NBD.
-pub struct RemoteVolume {
-    connection: Connection,
-    uri: String,
-}
-
-impl RemoteVolume {
-    /// Connects.
-    pub fn open(uri: &str) -> Result<Self, Error> {
-        let (address, export) = client::parse(uri).map_err(Error::Usage)?;
-        let failed = |error: client::Error| Error::Io(format!("the volume {uri}: {error}"));
-        let stream = Stream::dial(&address).map_err(|error| failed(error.into()))?;
-        stream.set_patience(Some(PATIENCE)).map_err(|error| failed(error.into()))?;
-        let connection = Connection::open(stream, &export).map_err(failed)?;
-        Ok(Self { connection, uri: uri.into() })
-    }
-
-    fn ask(&mut self, command: u16, block: u64, data: &[u8], into: &mut [u8]) -> Result<(), Error> {
-        let length = (data.len() + into.len()) as u32;
-        let asked =
-            self.connection.request(command, block * BLOCK_BYTES as u64, length, data, into);
-        asked.map_err(|error| Error::Io(format!("the volume {}: {error}", self.uri)))
-    }
-}
-
-impl Volume for RemoteVolume {
-    fn blocks(&self) -> u64 {
-        self.connection.size / BLOCK_BYTES as u64
-    }
-
-    fn read(&mut self, block: u64, into: &mut [u8]) -> Result<(), Error> {
-        self.ask(command::READ, block, &[], into)
-    }
-
-    fn write(&mut self, block: u64, bytes: &[u8]) -> Result<(), Error> {
-        self.ask(command::WRITE, block, bytes, &mut [])
-    }
-
-    fn trim(&mut self, block: u64, blocks: u64) -> Result<(), Error> {
-        let (offset, length) = (block * BLOCK_BYTES as u64, (blocks * BLOCK_BYTES as u64) as u32);
-        let trimmed = self.connection.request(command::TRIM, offset, length, &[], &mut []);
-        trimmed.map_err(|error| Error::Io(format!("the volume {}: {error}", self.uri)))
-    }
-
-    fn flush(&mut self) -> Result<(), Error> {
-        self.ask(command::FLUSH, 0, &[], &mut [])
     }
 }
 

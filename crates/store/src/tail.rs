@@ -172,7 +172,7 @@ impl Tail {
         self.index
     }
 
-    /// Writes whole blocks, and with `all` the one that is not full too. `place` tells where an index lies.
+    /// Begins to write whole blocks, and with `all` the one that is not full too. `place` tells where an index lies.
     pub fn write(
         &mut self,
         volume: &mut dyn Volume,
@@ -188,7 +188,7 @@ impl Tail {
             let at = place(index).ok_or_else(|| beyond(self.file, index))?;
             let blocks = (run.len() / BLOCK_BYTES) as u64;
             if blocks > 0 && (at != first + blocks || blocks == WRITE_BLOCKS_MAX as u64) {
-                volume.write(first, &run)?;
+                volume.begin_write(first, &run)?;
                 run.clear();
             }
             if run.is_empty() {
@@ -201,7 +201,7 @@ impl Tail {
             run.extend_from_slice(&encode(head, payload));
         }
         if !run.is_empty() {
-            volume.write(first, &run)?;
+            volume.begin_write(first, &run)?;
         }
         self.bytes.drain(..whole * PAYLOAD);
         self.index += whole as u32;
@@ -214,7 +214,7 @@ impl Tail {
         self.durable = self.written;
     }
 
-    /// Writes a block that vouches for what is durable of the last one, if none does, and there is room for it.
+    /// Begins to write a block that vouches for what is durable of the last one, if none does, and there is room for it.
     pub fn vouch(
         &mut self,
         volume: &mut dyn Volume,
@@ -224,7 +224,7 @@ impl Tail {
         let is_due = self.durable == self.written && self.vouched < self.written;
         let Some(at) = place(next).filter(|_| is_due) else { return Ok(()) };
         let head = Head { durable: self.durable, ..Head::new(self.file, self.stamp, next) };
-        volume.write(at, &encode(head, &[]))?;
+        volume.begin_write(at, &encode(head, &[]))?;
         self.vouched = self.durable;
         Ok(())
     }

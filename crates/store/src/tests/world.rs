@@ -43,6 +43,12 @@ pub struct Inner {
     cached: BTreeMap<u64, Vec<Block>>,
     /// Every version that was ever written, once somebody asked for them.
     written: Option<BTreeMap<u64, Vec<Block>>>,
+    /// Writes that were begun, which happen in any order.
+    begun: Vec<(u64, Vec<u8>)>,
+    /// One of them failed, and nobody was told.
+    failed: bool,
+    /// Draws the order.
+    order: Random,
     pub raw: BTreeMap<u128, Vec<u8>>,
     pub raw_blocks_max: usize,
     pub puts_at_once: usize,
@@ -68,6 +74,9 @@ impl World {
             durable: BTreeMap::new(),
             cached: BTreeMap::new(),
             written: None,
+            begun: Vec::new(),
+            failed: false,
+            order: Random(seed | 1),
             raw: BTreeMap::new(),
             raw_blocks_max: usize::MAX,
             puts_at_once: 1,
@@ -110,9 +119,10 @@ impl World {
         world.mishap.is_some_and(|(at, _)| world.steps >= at)
     }
 
-    /// Starts again. After a cut each block of the volume is any of those that it could be.
+    /// Starts again; of what was begun nothing more happens. After a cut each block of the volume is any of those that it could be.
     pub fn restart(&self) {
         let world = &mut *self.lock();
+        world.begun.clear();
         let lost = matches!(world.mishap, Some((_, Mishap::Cut)));
         for (block, versions) in std::mem::take(&mut world.cached) {
             let count = versions.len() as u64;
@@ -121,12 +131,14 @@ impl World {
                 world.durable.insert(block, versions[version as usize]);
             }
         }
-        (world.down, world.mishap) = (false, None);
+        (world.down, world.mishap, world.failed) = (false, None, false);
     }
 
     /// What is in the volume's cache becomes durable.
     pub fn settle(&self) {
-        self.lock().settle();
+        let world = &mut *self.lock();
+        world.end_writes();
+        world.settle();
     }
 
     /// Keeps every version of each block from now on.
@@ -176,6 +188,31 @@ impl Inner {
         }
     }
 
+    /// What was begun happens, in any order; the blocks of what the power or the process goes with may be some of it.
+    fn end_writes(&mut self) {
+        while !self.begun.is_empty() {
+            let next = self.order.draw(self.begun.len() as u64) as usize;
+            let (block, bytes) = self.begun.swap_remove(next);
+            self.failed |= self.write(block, &bytes).is_err();
+        }
+    }
+
+    fn write(&mut self, block: u64, bytes: &[u8]) -> Result<(), Error> {
+        let (happens, told) = self.step();
+        for (at, bytes) in (block..).zip(bytes.chunks(BLOCK_BYTES)) {
+            assert!(at < self.volume_blocks, "beyond the volume");
+            // What is cut off happens in part.
+            if told || happens && self.random.draw(2) == 0 {
+                let bytes: Block = bytes.try_into().unwrap();
+                self.cached.entry(at).or_default().push(bytes);
+                if let Some(written) = &mut self.written {
+                    written.entry(at).or_default().push(bytes);
+                }
+            }
+        }
+        if told { Ok(()) } else { Err(down()) }
+    }
+
     /// Whether the step happens, and whether it then says so.
     fn step(&mut self) -> (bool, bool) {
         if self.down {
@@ -198,7 +235,8 @@ impl Volume for World {
     }
 
     fn read(&mut self, block: u64, into: &mut [u8]) -> Result<(), Error> {
-        let world = self.lock();
+        let world = &mut *self.lock();
+        world.end_writes();
         if world.down {
             return Err(down());
         }
@@ -212,22 +250,32 @@ impl Volume for World {
 
     fn write(&mut self, block: u64, bytes: &[u8]) -> Result<(), Error> {
         let world = &mut *self.lock();
-        let (happens, told) = world.step();
-        for (at, bytes) in (block..).zip(bytes.chunks(BLOCK_BYTES)) {
-            assert!(at < world.volume_blocks, "beyond the volume");
-            // What is cut off happens in part.
-            if told || happens && world.random.draw(2) == 0 {
-                let bytes: Block = bytes.try_into().unwrap();
-                world.cached.entry(at).or_default().push(bytes);
-                if let Some(written) = &mut world.written {
-                    written.entry(at).or_default().push(bytes);
-                }
-            }
+        world.end_writes();
+        world.write(block, bytes)
+    }
+
+    fn begin_write(&mut self, block: u64, bytes: &[u8]) -> Result<(), Error> {
+        let world = &mut *self.lock();
+        let end = |(block, bytes): &(u64, Vec<u8>)| block + (bytes.len() / BLOCK_BYTES) as u64;
+        let new = (block, bytes.to_vec());
+        if world.begun.iter().any(|old| old.0 < end(&new) && block < end(old)) {
+            world.end_writes();
         }
-        if told { Ok(()) } else { Err(down()) }
+        if std::mem::take(&mut world.failed) {
+            return Err(down());
+        }
+        world.begun.push(new);
+        Ok(())
+    }
+
+    fn end_writes(&mut self) -> Result<(), Error> {
+        let world = &mut *self.lock();
+        world.end_writes();
+        if std::mem::take(&mut world.failed) { Err(down()) } else { Ok(()) }
     }
 
     fn flush(&mut self) -> Result<(), Error> {
+        Volume::end_writes(self)?;
         let world = &mut *self.lock();
         let (happens, told) = world.step();
         if happens {

@@ -101,6 +101,8 @@ struct Measured {
     p99_beside: f64,
     /// Bytes that clients put while SSTs were written.
     put_gb: f64,
+    /// Bytes of raw blocks that were put meanwhile.
+    block_gb: f64,
     waf: Option<f64>,
     /// Bytes of SSTs for each byte of the raw blocks that they lie in; where SSTs have [`DENSE_BLOCKS`].
     filled: f64,
@@ -160,10 +162,10 @@ fn measure_all(
     {
         progress.tell(&format!("{drive}: gets alone, then beside puts with compaction"));
         let (_, alone) = served.gets((8, 1), time)?;
-        let (load, put_gb, beside) = served.gets_beside_puts(2 * time)?;
-        measured.loads.push(("store-writes".into(), load));
-        (measured.p99_alone, measured.p99_beside) = (p99_ms(alone), p99_ms(beside));
-        measured.put_gb = put_gb;
+        let beside = served.gets_beside_puts(2 * time)?;
+        measured.loads.push(("store-writes".into(), beside.load));
+        (measured.p99_alone, measured.p99_beside) = (p99_ms(alone), p99_ms(beside.took));
+        (measured.put_gb, measured.block_gb) = (beside.put_gb, beside.block_gb);
         measured.waf = served.waf()?;
     }
     if request.wants("store-capacity") && drive == Drive::Raw {
@@ -197,8 +199,10 @@ fn figure(name: &str, raw: &Measured, beside: &Measured) -> Figure {
         ("store-writes", _, load) => {
             let goal = Goal::AtLeast(WRITE_GB * GOAL_WRITES);
             let Some(load) = load else { return unmeasured(GBS, goal) };
-            let note =
-                format!("SSTs, of which {:.3} are new; the flash can {WRITE_GB}", raw.put_gb);
+            let note = format!(
+                "whole SSTs, for puts of {:.3}; raw blocks, of compactions under way too, {:.3} of {WRITE_GB}",
+                raw.put_gb, raw.block_gb
+            );
             Figure::new(name, load.gb, GBS, goal).note(noted(&note, load, beside.load(name)))
         }
         ("store-get-p99-compaction", ..) => {

@@ -50,6 +50,18 @@ pub struct Load {
     pub processors: f64,
 }
 
+/// Gets beside puts: SSTs of which RocksDB says that they are written.
+pub struct Beside {
+    /// As long as it took.
+    pub load: Load,
+    /// What of it is new, in GB a second.
+    pub put_gb: f64,
+    /// Raw blocks that were put, those of compactions that have not ended too.
+    pub block_gb: f64,
+    /// Seconds that each get took.
+    pub took: Vec<f64>,
+}
+
 /// A store on two servers.
 pub struct Served {
     drive: Drive,
@@ -200,9 +212,8 @@ impl Served {
         })
     }
 
-    /// Gets of single values while as much is put as is taken: what SSTs were written, what of it is new in GB a second, and
-    /// how long each get took.
-    pub fn gets_beside_puts(&self, time: Duration) -> Result<(Load, f64, Vec<f64>), String> {
+    /// Gets of single values while as much is put as is taken.
+    pub fn gets_beside_puts(&self, time: Duration) -> Result<Beside, String> {
         let (stop, put) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
             let puts = scope.spawn(|| self.puts(&stop, &put));
@@ -211,16 +222,19 @@ impl Served {
             std::thread::sleep(time);
             let (mut took, begun, before) =
                 (Vec::new(), Instant::now(), put.load(Ordering::Relaxed));
+            let blocks_before = self.block_bytes_put()?;
             let load = self.load(|| {
                 let before = self.written()?;
                 took = self.gets((8, 1), time)?.1;
                 Ok(self.written()? - before)
             });
-            let new = (put.load(Ordering::Relaxed) - before) * VALUE_BYTES as u64;
-            let new = new as f64 / begun.elapsed().as_secs_f64() * f64::from(self.dilate) / 1e9;
+            let scale = f64::from(self.dilate) / begun.elapsed().as_secs_f64() / 1e9;
+            let put_gb =
+                ((put.load(Ordering::Relaxed) - before) * VALUE_BYTES as u64) as f64 * scale;
+            let block_gb = (self.block_bytes_put()? - blocks_before) * scale;
             stop.store(true, Ordering::Relaxed);
             puts.join().map_err(|_| "the puts panicked".to_owned())??;
-            Ok((load?, new, took))
+            Ok(Beside { load: load?, put_gb, block_gb, took })
         })
     }
 
@@ -242,14 +256,22 @@ impl Served {
 
     /// Bytes of SSTs that RocksDB has written.
     fn written(&self) -> Result<u64, String> {
+        let flushed = self.metric("weir_store_flush_written_bytes_total")?;
+        Ok((flushed + self.metric("weir_store_compaction_written_bytes_total")?) as u64)
+    }
+
+    /// Bytes of the raw blocks that were put. RocksDB counts those of a compaction when that ends.
+    fn block_bytes_put(&self) -> Result<f64, String> {
+        let status = self.client().status().map_err(|error| error.to_string())?;
+        let block_bytes = status["room"]["raw_block_bytes"].as_f64().unwrap_or(0.0);
+        Ok(self.metric("weir_store_raw_blocks_put_total")? * block_bytes)
+    }
+
+    fn metric(&self, name: &str) -> Result<f64, String> {
         let text = client::http::get(&Place::from(self.control.as_path()), "/metrics")?;
-        let value = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            line.and_then(|value| value.parse::<f64>().ok())
-                .ok_or_else(|| format!("/metrics tells no {name}"))
-        };
-        let flushed = value("weir_store_flush_written_bytes_total")?;
-        Ok((flushed + value("weir_store_compaction_written_bytes_total")?) as u64)
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value = line.and_then(|value| value.parse().ok());
+        value.ok_or_else(|| format!("/metrics tells no {name}"))
     }
 
     fn units_told(&self, path: &str) -> Result<Value, String> {

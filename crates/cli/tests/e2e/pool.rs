@@ -70,6 +70,13 @@ impl Part {
         part
     }
 
+    /// Ends it well.
+    fn stop(mut self) {
+        // SAFETY: no memory is involved, and the child was not waited for.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
+        assert!(self.ended().success(), "{}", self.said());
+    }
+
     fn kill(mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("it ends");
@@ -166,6 +173,50 @@ fn a_pool_is_made_by_commands_and_outlives_its_plane_and_its_controller() {
     let told = weir(&["pool", "nodes", "--config", &stranger]);
     assert!(!told.status.success() && said(&told).contains("authority"), "{}", said(&told));
     assert_eq!(output("ls", &[&scratch.file("certs/pool.id")]).status.code(), Some(0));
+}
+
+/// A node that has less than it acknowledged would have a client that opens a volume believe that the rest was never written.
+#[test]
+fn a_node_whose_drive_is_gone_another_or_an_older_copy_does_not_start() {
+    let scratch = Scratch::new("pool-drive");
+    let id = certificates(&scratch, "certs", &["plane", "node-1"]);
+    let plane = format!("[plane]\naddress = \"{}\"\n", free_address());
+    let _server =
+        Part::start(&scratch, "plane", &config(&scratch, (&id, "certs", "plane"), &plane));
+    let drive = "[node]\nid = 1\nlisten = \"127.0.0.1:0\"\n[device]\nmode = \"raw\"\nkind = \"file\"\n\
+                 path = \"drive\"\nchannels = 1\ncapacity = \"32MiB\"\n[raw]\ngang = 1\n";
+    let node = config(&scratch, (&id, "certs", "node-1"), &format!("{plane}{drive}"));
+    let start = || Part::start(&scratch, "node", &node);
+    let [drive, first, killed, closed] =
+        ["drive", "first", "killed", "closed"].map(|name| scratch.file(name));
+    let copy = |from: &str, to: &str| assert!(fs::copy(from, to).is_ok(), "{from} is not copied");
+    let refused = |wanted: &str| {
+        // More than once: a start that is refused makes the drive no younger.
+        for _ in 0..3 {
+            let said = said(&weir(&["pool", "node", "--config", &node]));
+            assert!(said.contains(wanted) && said.contains("weir pool replace 1"), "{said}");
+        }
+    };
+    start().stop();
+    copy(&drive, &first);
+    start().kill();
+    copy(&drive, &killed);
+    start().stop();
+    copy(&drive, &closed);
+    fs::remove_file(&drive).expect("removed");
+    refused("is no drive, and node 1 has one");
+    assert!(!Path::new(&drive).exists(), "none is made");
+    for older in [&first, &killed] {
+        copy(older, &drive);
+        refused("is an older copy of the drive of node 1");
+        assert!(fs::read(older).expect("read") == fs::read(&drive).expect("read"), "written to");
+    }
+    let format = ["format", "--data", &drive, "--raw", "--capacity", "32MiB", "--force"];
+    assert!(weir(&format).status.success());
+    refused("is not the drive of node 1");
+    copy(&closed, &drive);
+    start().kill();
+    start().stop();
 }
 
 #[test]

@@ -22,6 +22,11 @@ pub fn nodes() -> (String, String) {
     ("node/".to_owned(), "node0".to_owned())
 }
 
+/// The drive of a node: [`super::values::DriveRecord`].
+pub fn drive(node: NodeId) -> String {
+    format!("drive/{:08x}", node.0)
+}
+
 /// A volume: [`super::values::VolumeRecord`].
 pub fn volume(volume: VolumeId) -> String {
     format!("volume/{:08x}/record", volume.0)

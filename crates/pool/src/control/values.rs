@@ -157,6 +157,26 @@ pub struct ClearRecord {
     pub generation: Generation,
 }
 
+/// The drive of a node, so that no other one and no older copy of it is taken for what the node has acknowledged.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct DriveRecord {
+    /// Which: opaque here, and no other drive's.
+    pub drive: u128,
+    /// Times that it was opened for writing.
+    pub opens: u64,
+    /// Nothing was written to it since the last time.
+    pub is_closed: bool,
+}
+
+impl DriveRecord {
+    /// Whether a drive that is found so may be the one of this record, as it was left.
+    pub fn may_be(&self, found: &Self) -> bool {
+        let is_later = found.opens > self.opens;
+        let is_as_left = found.opens == self.opens && (found.is_closed || !self.is_closed);
+        self.drive == found.drive && (is_later || is_as_left)
+    }
+}
+
 /// Who the controller is.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ControllerRecord {
@@ -430,6 +450,26 @@ impl Value for ClearRecord {
     }
 }
 
+impl Value for DriveRecord {
+    const KIND: u8 = 11;
+
+    fn write(&self, to: &mut Fields) {
+        to.0.u128(self.drive);
+        to.0.u64(self.opens);
+        to.0.u8(self.is_closed.into());
+    }
+
+    fn read(from: &mut FieldsRead<'_>) -> Option<Self> {
+        let (drive, opens) = (from.0.u128()?, from.0.u64()?);
+        let is_closed = match from.0.u8()? {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        Some(Self { drive, opens, is_closed })
+    }
+}
+
 impl Value for ControllerRecord {
     const KIND: u8 = 8;
 
@@ -573,6 +613,19 @@ mod tests {
         later.extend(flash::crc_append(flash::crc(b"k"), &later).to_le_bytes());
         assert_eq!(BandRecord::decode("k", &later), Err(ValueError::Version(VERSION + 1)));
         assert_eq!(TailRecord::decode("k", &band().encode("k")), Err(ValueError::Kind(6)));
+    }
+
+    #[test]
+    fn a_drive_is_itself_as_it_was_left_or_later() {
+        let record = |opens, is_closed| DriveRecord { drive: 5, opens, is_closed };
+        let (open, closed) = (record(7, false), record(7, true));
+        assert_eq!(DriveRecord::decode("k", &closed.encode("k")), Ok(closed.clone()));
+        assert!(open.may_be(&open) && closed.may_be(&closed));
+        assert!(open.may_be(&closed), "its end was not told");
+        assert!(!closed.may_be(&open), "a copy of while it was open");
+        assert!(open.may_be(&record(8, false)) && closed.may_be(&record(8, true)));
+        assert!(!open.may_be(&record(6, true)) && !closed.may_be(&record(6, true)), "older");
+        assert!(!open.may_be(&DriveRecord { drive: 6, ..open.clone() }), "another");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! does neither any more; nothing is written to a file before all files are known to be of this device
 //! and of one time ([`identity`]).
 
+mod age;
 mod checks;
 mod direct;
 mod error;
@@ -26,6 +27,7 @@ pub(crate) mod whole;
 mod zoned;
 
 pub use crate::kept::{KeptCounts, KeptOptions, KeptPlace};
+pub use age::Age;
 pub use error::DeviceError;
 pub use fast::FastOptions;
 pub(crate) use growth::read_only;

@@ -9,6 +9,7 @@ pub mod certs;
 pub mod config;
 pub mod controller;
 mod doors;
+mod drives;
 mod error;
 mod follower;
 mod frames;

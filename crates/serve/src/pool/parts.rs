@@ -15,7 +15,7 @@ use super::node::{self, NodeOptions, NodeStatus, Notice as NodeNotice};
 use super::plane::{PlaneCalls, PlaneLink};
 use super::reach::Caller;
 use super::volume::{self, Notice, VolumeOptions};
-use super::{records, tls};
+use super::{drives, records, tls};
 use crate::backend::Source;
 use crate::device::VolumeOptions as Exported;
 use crate::runtime::shard::{Mailbox, Wanted};
@@ -52,7 +52,9 @@ pub fn run_node(config: &NodeConfig, ready: impl FnOnce(SocketAddr)) -> Result<(
     let link = PlaneLink::connect(&plane, |_, _| ())?;
     let tls = (Arc::clone(&plane.identity.client), tls::server_name(plane.pool));
     let name = format!("node {}", config.node.0);
-    let running = node::start(NodeOptions {
+    let mut calls = PlaneCalls::connect(&plane)?;
+    let mut known = drives::look(&mut calls, config.node, &config.server.device.kind)?;
+    let options = NodeOptions {
         node: config.node,
         caller: Caller { pool: plane.pool, name, tls: Some(tls) },
         tls: Some(Arc::clone(&plane.identity.server)),
@@ -63,7 +65,8 @@ pub fn run_node(config: &NodeConfig, ready: impl FnOnce(SocketAddr)) -> Result<(
         settings: NodeSettings::default(),
         expectation: expectation(config.profile.as_ref())?,
         driver: config.server.driver,
-    })?;
+    };
+    let running = node::start(options, |device| known.note(&mut calls, device.age()))?;
     let reports = ReportLink::new(&link, &plane)?;
     if let Some(profile) = &config.profile {
         reports.report_profile(config.node, profile);
@@ -97,7 +100,12 @@ pub fn run_node(config: &NodeConfig, ready: impl FnOnce(SocketAddr)) -> Result<(
     let stops = running.mailbox();
     stopper.stops(move || stops.push(NodeNotice::Stop));
     ready(running.address);
-    Ok(running.join()?)
+    let age = running.join()?;
+    // If that is not noted, the next start takes it for one that was killed.
+    if let Err(error) = known.note(&mut calls, age) {
+        tracing::info!(%error, "the control plane does not know that the node was stopped well");
+    }
+    Ok(())
 }
 
 fn mode_of(weights: &Weights, node: NodeId) -> Mode {

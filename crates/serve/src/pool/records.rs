@@ -5,7 +5,9 @@ use super::PoolError;
 use super::plane::{CommitEnd, PlaneCalls};
 use pool::control::contract::{CHANGES_MAX, Change, Check, Kept};
 use pool::control::keys;
-use pool::control::values::{NodeRecord, NodeState, OwnerRecord, Value, ValueError, VolumeRecord};
+use pool::control::values::{
+    DriveRecord, NodeRecord, NodeState, OwnerRecord, Value, ValueError, VolumeRecord,
+};
 use pool::volume::{Wanted, plan};
 use pool::words::{Generation, NodeId, VolumeId};
 
@@ -120,6 +122,31 @@ pub fn replace(calls: &mut PlaneCalls, node: NodeId, by: Option<NodeId>) -> Resu
     put_node(calls, &NodeRecord { state, ..record }, revision)
 }
 
+/// The drive of a node, if one is known.
+///
+/// # Errors
+/// As [`nodes`].
+pub fn drive(
+    calls: &mut PlaneCalls,
+    node: NodeId,
+) -> Result<Option<Found<DriveRecord>>, PoolError> {
+    get(calls, keys::drive(node))
+}
+
+/// Another record of the drive of a node in place of that of this revision; its own.
+///
+/// # Errors
+/// Another one is there; or as [`nodes`].
+pub fn put_drive(
+    calls: &mut PlaneCalls,
+    node: NodeId,
+    record: &DriveRecord,
+    revision: u64,
+) -> Result<u64, PoolError> {
+    let what = format!("the drive of node {}", node.0);
+    put(calls, &what, (keys::drive(node), record), revision)
+}
+
 /// Makes a volume.
 ///
 /// # Errors
@@ -209,7 +236,10 @@ fn node_found(
     calls: &mut PlaneCalls,
     node: NodeId,
 ) -> Result<Option<Found<NodeRecord>>, PoolError> {
-    let key = keys::node(node);
+    get(calls, keys::node(node))
+}
+
+fn get<T: Value>(calls: &mut PlaneCalls, key: String) -> Result<Option<Found<T>>, PoolError> {
     let kept = calls.get(key.clone())?;
     kept.as_ref().map(|kept| found(&key, kept)).transpose()
 }
@@ -221,11 +251,20 @@ fn node_known(calls: &mut PlaneCalls, node: NodeId) -> Result<Found<NodeRecord>,
 }
 
 fn put_node(calls: &mut PlaneCalls, record: &NodeRecord, revision: u64) -> Result<(), PoolError> {
-    let key = keys::node(record.node);
+    let what = format!("node {}", record.node.0);
+    put(calls, &what, (keys::node(record.node), record), revision).map(drop)
+}
+
+fn put(
+    calls: &mut PlaneCalls,
+    what: &str,
+    (key, record): (String, &impl Value),
+    revision: u64,
+) -> Result<u64, PoolError> {
     let value = record.encode(&key);
     let checks = vec![Check { key: key.clone(), revision }];
     let changes = vec![Change::Put { key, value, lease: None }];
-    commit(calls, &format!("node {}", record.node.0), checks, changes).map(drop)
+    commit(calls, what, checks, changes)
 }
 
 fn commit(

@@ -12,7 +12,7 @@ pub(in crate::pool) mod tests;
 pub use server::{Blocks, NodeEnd, NodeStatus, Notice};
 
 use super::reach::{Caller, Dialed, Reach};
-use crate::device::{Device, DeviceError, DeviceOptions, Mode};
+use crate::device::{Age, Device, DeviceError, DeviceOptions, Mode};
 use crate::medium::Medium;
 use crate::panics;
 use crate::runtime::ring::{DriverChoice, Ring};
@@ -76,11 +76,23 @@ pub struct RunningNode {
 
 type Opened = Result<Found, String>;
 
-/// Opens the drive, or makes it, and serves it.
+/// Opens the drive, or makes it, and serves it, if `may_serve` does not say otherwise of that drive.
 ///
 /// # Errors
 /// Why not.
-pub fn start(options: NodeOptions) -> Result<RunningNode, ServeError> {
+pub fn start<E: From<ServeError>>(
+    options: NodeOptions,
+    may_serve: impl FnOnce(&Device) -> Result<(), E>,
+) -> Result<RunningNode, E> {
+    let (running, go) = open(options)?;
+    may_serve(&running.device)?;
+    // The thread waits for this since its drive is open.
+    go.send(()).ok();
+    Ok(running)
+}
+
+/// Opens the drive, or makes it. It is served once its thread is sent something.
+fn open(options: NodeOptions) -> Result<(RunningNode, mpsc::Sender<()>), ServeError> {
     let (listener, address) = sockets::listen_tcp(options.listen).map_err(|error| {
         let address = options.listen.to_string();
         ServeError::Listen { address, reason: format!("cannot listen: {error}") }
@@ -110,9 +122,7 @@ pub fn start(options: NodeOptions) -> Result<RunningNode, ServeError> {
     let found = opened.recv().unwrap_or_else(|_| Err("its thread is gone".into()));
     let found = found.map_err(failed)?;
     device.commit()?;
-    // The thread waits for this since its drive is open.
-    go.send(()).ok();
-    Ok(RunningNode { address, found, mailbox, thread: Some(thread), device })
+    Ok((RunningNode { address, found, mailbox, thread: Some(thread), device }, go))
 }
 
 fn open_or_make(options: &DeviceOptions) -> Result<Device, DeviceError> {
@@ -204,15 +214,18 @@ impl RunningNode {
         status(&self.mailbox, Duration::from_secs(5))
     }
 
-    /// Waits until it has ended, and closes the device.
+    /// Waits until it has ended, and closes the device: where that is in its opens then.
     ///
     /// # Errors
     /// Why it ended before it was told to, or what is not durable.
-    pub fn join(mut self) -> Result<(), ServeError> {
-        let Some(thread) = self.thread.take() else { return Ok(()) };
+    pub fn join(mut self) -> Result<Option<Age>, ServeError> {
+        let Some(thread) = self.thread.take() else { return Ok(None) };
         let failed = |reason: String| ServeError::Shard { shard: 0, reason };
         match thread.join() {
-            Ok(Ok(())) => self.device.close().map_err(ServeError::NotClosed),
+            Ok(Ok(())) => {
+                self.device.close().map_err(ServeError::NotClosed)?;
+                Ok(self.device.age())
+            }
             Ok(Err(NodeEnd::Lost(lost))) => Err(ServeError::Lost(lost.to_string())),
             Ok(Err(NodeEnd::NotDurable)) => {
                 Err(failed("not everything could be made durable: see the log".into()))
@@ -228,7 +241,7 @@ impl RunningNode {
     /// As [`RunningNode::join`].
     pub fn stop(self) -> Result<(), ServeError> {
         self.tell(Notice::Stop);
-        self.join()
+        self.join().map(drop)
     }
 }
 

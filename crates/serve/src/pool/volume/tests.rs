@@ -66,7 +66,8 @@ impl World {
             device,
             ..usual
         };
-        let running = node::start(options).expect("it starts");
+        let running =
+            node::start(options, |_| Ok::<(), crate::server::ServeError>(())).expect("it starts");
         let record = NodeRecord {
             node: NodeId(number),
             domain: DomainId(number),

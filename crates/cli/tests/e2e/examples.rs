@@ -504,6 +504,7 @@ impl Inputs {
 /// What a part of the pool that is there has in its config and a second one must not have.
 const OWN: &[(&str, &str, &str)] = &[
     ("plane", "data = ", "data = \"plane-too\""),
+    ("node-1", "id = 1", "id = 9"),
     ("node-1", "listen = ", "listen = \"127.0.0.1:0\""),
     ("node-1", "control = ", "control = \"too.sock\""),
     ("node-1", "path = ", "path = \"drive-too\""),

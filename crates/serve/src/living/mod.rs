@@ -479,8 +479,8 @@ impl Keeper {
     fn cleared(cleared: Result<(), Option<RequestError>>) -> Taken {
         match cleared {
             Ok(()) => Taken::Done,
+            Err(None | Some(RequestError::ShuttingDown)) => Taken::Ended,
             Err(Some(_)) => Taken::Lost,
-            Err(None) => Taken::Ended,
         }
     }
 

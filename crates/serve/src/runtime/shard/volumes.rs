@@ -94,7 +94,11 @@ impl Shard {
 
     /// Keeps another label.
     pub(super) fn label(&mut self, now: Instant, bytes: &[u8], answer: Labelled) {
-        if self.life != Life::Serving || self.engine.medium.fenced() {
+        // One that stops says nothing: that is no failure, and whoever asked hears that it has ended.
+        if self.life != Life::Serving {
+            return;
+        }
+        if self.engine.medium.fenced() {
             return answer(false);
         }
         self.changes.labels.push_back(answer);
@@ -103,8 +107,10 @@ impl Shard {
 
     /// A label is durable, or it is not known whether it is.
     pub(super) fn labelled(&mut self, durable: bool) {
-        if let Some(answer) = self.changes.labels.pop_front() {
-            answer(durable && !self.engine.medium.fenced());
+        let Some(answer) = self.changes.labels.pop_front() else { return };
+        let kept = durable && !self.engine.medium.fenced();
+        if kept || self.life == Life::Serving {
+            answer(kept);
         }
     }
 

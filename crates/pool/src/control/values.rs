@@ -460,13 +460,8 @@ impl Value for DriveRecord {
     }
 
     fn read(from: &mut FieldsRead<'_>) -> Option<Self> {
-        let (drive, opens) = (from.0.u128()?, from.0.u64()?);
-        let is_closed = match from.0.u8()? {
-            0 => false,
-            1 => true,
-            _ => return None,
-        };
-        Some(Self { drive, opens, is_closed })
+        let (drive, opens, closed) = (from.0.u128()?, from.0.u64()?, from.0.u8()?);
+        (closed < 2).then_some(Self { drive, opens, is_closed: closed == 1 })
     }
 }
 

@@ -24,10 +24,16 @@ pub struct Known {
 /// # Errors
 /// It is not, or cannot be looked at.
 pub fn look(calls: &mut PlaneCalls, node: NodeId, kind: &Kind) -> Result<Known, PoolError> {
-    while let Err(error) = calls.get(keys::drive(node)) {
-        tracing::warn!(%error, "the drive is opened once the control plane has told whose it is");
-    }
-    let record = records::drive(calls, node)?;
+    let key = keys::drive(node);
+    let kept = loop {
+        match calls.get(key.clone()) {
+            Ok(kept) => break kept,
+            Err(error) => {
+                tracing::warn!(%error, "the drive is opened once the control plane has told whose it is");
+            }
+        }
+    };
+    let record = kept.map(|kept| records::found::<DriveRecord>(&key, &kept)).transpose()?;
     let path = match kind {
         // Whoever takes such wants to lose it with its process.
         Kind::Memory { .. } => None,

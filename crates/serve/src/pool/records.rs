@@ -122,17 +122,6 @@ pub fn replace(calls: &mut PlaneCalls, node: NodeId, by: Option<NodeId>) -> Resu
     put_node(calls, &NodeRecord { state, ..record }, revision)
 }
 
-/// The drive of a node, if one is known.
-///
-/// # Errors
-/// As [`nodes`].
-pub fn drive(
-    calls: &mut PlaneCalls,
-    node: NodeId,
-) -> Result<Option<Found<DriveRecord>>, PoolError> {
-    get(calls, keys::drive(node))
-}
-
 /// Another record of the drive of a node in place of that of this revision; its own.
 ///
 /// # Errors
@@ -236,10 +225,7 @@ fn node_found(
     calls: &mut PlaneCalls,
     node: NodeId,
 ) -> Result<Option<Found<NodeRecord>>, PoolError> {
-    get(calls, keys::node(node))
-}
-
-fn get<T: Value>(calls: &mut PlaneCalls, key: String) -> Result<Option<Found<T>>, PoolError> {
+    let key = keys::node(node);
     let kept = calls.get(key.clone())?;
     kept.as_ref().map(|kept| found(&key, kept)).transpose()
 }
@@ -281,7 +267,8 @@ fn commit(
     }
 }
 
-fn found<T: Value>(key: &str, kept: &Kept) -> Result<Found<T>, PoolError> {
+/// What a key holds.
+pub(super) fn found<T: Value>(key: &str, kept: &Kept) -> Result<Found<T>, PoolError> {
     let record = T::decode(key, &kept.value);
     let record = record.map_err(|error: ValueError| PoolError::Plane {
         place: format!("the control plane, {key}"),

@@ -384,6 +384,11 @@ impl<D> Repair<D> {
         [Some(self.scan.next_at), self.scrub.deadline(), rest, absence].into_iter().flatten().min()
     }
 
+    /// Whether a copy of this life is being made somewhere.
+    pub fn is_copying(&self, name: BandName) -> bool {
+        self.jobs.get(&name.band).is_some_and(|job| job.name == name)
+    }
+
     /// How far it has come.
     pub fn progress(&self, now: Instant) -> Progress {
         let tally = self.scan.last;
@@ -680,13 +685,14 @@ impl<D> Repair<D> {
         self.nodes.down(now, node);
         let found = self.scrub.down(node);
         self.found(found, directory);
-        let concerned = |job: &Job| job.to == node || job.from == node;
+        // Where only the source is gone from here the target may reach it all the same, and says what came of it: one
+        // that is not heard out would have a copy that nobody knows of.
         let lost: Vec<u32> =
-            self.jobs.iter().filter(|(_, job)| concerned(job)).map(|(band, _)| *band).collect();
+            self.jobs.iter().filter(|(_, job)| job.to == node).map(|(band, _)| *band).collect();
         for band in lost {
-            let job = self.jobs.remove(&band).expect("it is there");
-            self.nodes.coming(job.to, false, false);
-            // It may be done all the same: whatever is found there later is a copy, or none.
+            self.jobs.remove(&band);
+            self.nodes.coming(node, false, false);
+            // It may be done all the same: what it is is found when the node is back and listed.
             let of_band = |asked: &Asked| matches!(asked, Asked::Copy { band: of } | Asked::Flush { band: of } if *of == band);
             self.in_flight.retain(|_, asked| !of_band(asked));
         }

@@ -1,5 +1,6 @@
 //! A volume that was opened: carries what one part says to the others, until it is given back or lost.
 
+mod erases;
 mod members;
 
 use super::members::{Members, Read};
@@ -47,6 +48,8 @@ pub(super) struct Serving<D> {
     overs: BTreeMap<BandName, Nodes>,
     /// Erases that wait until the control plane has kept that the life is over.
     erases: BTreeMap<BandName, Command>,
+    /// Erases of lives that repair is copying, until it is known whether the target has them.
+    copied: BTreeMap<BandName, Command>,
     /// Erases at the nodes: of which life, and who had it.
     erasing: BTreeMap<Tag, (BandName, Vec<NodeId>)>,
     /// Their ends, where the control plane is to keep first that a node still has the life.
@@ -120,6 +123,7 @@ impl<D: Clone> Serving<D> {
             busy: BTreeSet::new(),
             overs: BTreeMap::new(),
             erases: BTreeMap::new(),
+            copied: BTreeMap::new(),
             erasing: BTreeMap::new(),
             ends: BTreeMap::new(),
             garbage: opened.garbage.iter().copied().collect(),
@@ -464,7 +468,8 @@ impl<D: Clone> Serving<D> {
     /// The client is over: what waits here ends there.
     fn end_all(&mut self, over: Over) {
         self.outputs.push_back(Output::Fenced(over));
-        for command in std::mem::take(&mut self.erases).into_values() {
+        let waiting = std::mem::take(&mut self.copied).into_values();
+        for command in waiting.chain(std::mem::take(&mut self.erases).into_values()) {
             self.remote.handle(self.now, client::Input::Command(command));
         }
         for mut end in std::mem::take(&mut self.ends).into_values() {
@@ -499,86 +504,6 @@ impl<D: Clone> Serving<D> {
         let is_durable = |node| facts.get(&node).is_some_and(|facts: &NodeFacts| facts.durable);
         self.standing.closed(*name, *pages, (sealed, nothing), is_durable);
         self.settle(*name);
-    }
-
-    /// A life that is on record is over there before any node is told: the next opening would wait for ever for a
-    /// copy of what it takes for one that counts. One that is not is put there while nodes are away.
-    fn erase(&mut self, tag: Tag, block: BlockId) {
-        let command = Command::Erase { tag, block };
-        let held = self.remote.directory().held(block).map(|held| (held.name, held.nodes.clone()));
-        if let Some((name, nodes)) = held.filter(|_| !self.fenced) {
-            if self.registry.record(name).is_some() {
-                self.standing.over(name);
-                self.settle(name);
-            } else if !self.all_listed() {
-                self.over(name, &nodes);
-            }
-            self.erasing.insert(tag, (name, nodes));
-            if self.waits(name) {
-                self.erases.insert(name, command);
-                return;
-            }
-        }
-        self.remote.handle(self.now, client::Input::Command(command));
-    }
-
-    /// A life that is not on record any more, and is over, comes back to it.
-    fn over(&mut self, name: BandName, nodes: &[NodeId]) {
-        let members = Nodes::new(nodes).expect("holders are different, and no more than members");
-        match self.registry.over(self.now, name, members) {
-            Ok(()) => {
-                self.standing.over(name);
-                self.standing.changes(name);
-            }
-            Err(Busy) => drop(self.overs.insert(name, members)),
-        }
-    }
-
-    /// No node has anything of the volume that is not known, or is to be freed and is not.
-    fn all_listed(&self) -> bool {
-        let joined = |node: &NodeId| {
-            let link = self.links.get(node);
-            link.is_some_and(|link| matches!(link.stage, Stage::Joined))
-        };
-        let known = |node: &NodeId| self.clear.contains(node) || joined(node);
-        let forgets = Mutant::LifeForgotten.is(self.mutant);
-        forgets || (self.garbage.is_empty() && self.records.keys().all(known))
-    }
-
-    /// The end of an erase that not all have done waits until the control plane has that the life is over.
-    fn ended(&mut self, end: End<D>) {
-        if let End::Erase { tag, .. } = &end
-            && let Some((name, _)) = self.erasing.remove(tag)
-            && self.waits(name)
-            && !self.fenced
-        {
-            self.ends.insert(name, end);
-            return;
-        }
-        self.outputs.push_back(Output::Ended(end));
-    }
-
-    fn waits(&self, name: BandName) -> bool {
-        let busy = self.busy.contains(&name) || self.overs.contains_key(&name);
-        busy || self.standing.is_changing(name)
-    }
-
-    /// All that was to be said of a life's end is kept.
-    fn end_kept(&mut self, name: BandName) {
-        let open = self.registry.record(name).is_some_and(|record| record.sealed.is_none());
-        if open || self.waits(name) {
-            return;
-        }
-        self.remote.handle(self.now, client::Input::EndKept(name));
-        if let Some(command) = self.erases.remove(&name) {
-            self.remote.handle(self.now, client::Input::Command(command));
-        }
-        if let Some(end) = self.ends.remove(&name) {
-            self.outputs.push_back(Output::Ended(end));
-        }
-        if self.registry.record(name).is_none() {
-            self.standing.forget(name);
-        }
     }
 
     fn of_registry(&mut self, output: RegistryOutput) {
@@ -691,6 +616,7 @@ impl<D: Clone> Serving<D> {
         while let Some(output) = self.repair.poll() {
             self.of_repair(output);
         }
+        self.erase_copied();
     }
 
     fn of_repair(&mut self, output: RepairOutput<D>) {

@@ -26,6 +26,8 @@ pub struct Config {
     /// Where all members are late with a read they are asked again, and late after twice as long each time, up to
     /// this.
     pub read_limit_ns_max: u64,
+    /// A node that has not flushed for so long while all others have is given up until it answers.
+    pub flush_limit_ns: u64,
     /// An erase waits so long for nodes that are there.
     pub erase_limit_ns: u64,
     /// After a node was busy it is asked again.
@@ -62,6 +64,7 @@ impl Config {
             program_limit_ns: 50 * MILLISECOND,
             read_limit_ns: 20 * MILLISECOND,
             read_limit_ns_max: SECOND,
+            flush_limit_ns: 250 * MILLISECOND,
             erase_limit_ns: SECOND,
             retry_ns: MILLISECOND,
             shy_ns: 10 * MILLISECOND,
@@ -109,6 +112,7 @@ impl Config {
             ("program_limit_ns", self.program_limit_ns),
             ("read_limit_ns", self.read_limit_ns),
             ("read_limit_ns_max", self.read_limit_ns_max),
+            ("flush_limit_ns", self.flush_limit_ns),
             ("erase_limit_ns", self.erase_limit_ns),
             ("retry_ns", self.retry_ns),
             ("shy_ns", self.shy_ns),

@@ -257,6 +257,7 @@ impl<D: Clone> Remote<D> {
             self.down(facts.node);
         }
         if self.nodes.up(facts) {
+            self.break_alone(facts.node);
             self.weights_stale = true;
             self.chores.stir();
             self.unpark();
@@ -271,6 +272,7 @@ impl<D: Clone> Remote<D> {
     pub(super) fn removed(&mut self, node: NodeId) {
         let purposes = self.nodes.remove(node);
         self.lost(node, purposes);
+        self.break_alone(node);
         self.chores.forget(node);
         self.unpark();
     }
@@ -289,14 +291,15 @@ impl<D: Clone> Remote<D> {
                 Purpose::Append { .. } | Purpose::Flush { .. } => {}
             }
         }
-        self.unflushed(node);
+        self.unflushed(node, true);
         self.chores.stir();
         self.weights_stale = true;
         reads.into_iter().for_each(|id| self.drive_read(id));
     }
 
-    /// What a node has not flushed is lost there, as far as anybody knows; and it fails its open bands.
-    fn unflushed(&mut self, node: NodeId) {
+    /// What a node has not flushed is lost there, as far as anybody knows; and it fails its open bands. With `hopes` it
+    /// may turn out to have all of it when it is back, which counts where there is no other copy.
+    fn unflushed(&mut self, node: NodeId, hopes: bool) {
         for block in self.programs.blocks_of(node) {
             let step = self.programs.fail(block);
             self.step(block, step);
@@ -311,9 +314,68 @@ impl<D: Clone> Remote<D> {
                 // Its seal may be under way still: what it has of the band by then is told when it is back.
                 self.flushes.hold(name);
                 self.outputs.push_back(Output::Ends { name, pages });
+            } else if hopes {
+                self.flushes.wait_for(name);
             } else {
                 self.flushes.break_all();
             }
+        }
+    }
+
+    /// A node is back and has told of all that it has whole, or never comes back: what only it could have had by now is
+    /// lost.
+    fn break_alone(&mut self, node: NodeId) {
+        let was_its = |name: BandName| {
+            let held = self.directory.held(BlockId(name.band)).filter(|held| held.name == name);
+            held.is_some_and(|held| held.nodes.contains(&node))
+        };
+        if self.flushes.alone().any(was_its) {
+            self.flushes.break_all();
+        }
+    }
+
+    /// What the node has not flushed does not count, until it is taken in anew.
+    fn give_up(&mut self, node: NodeId) {
+        self.unflushed(node, false);
+        self.outputs.push_back(Output::Unflushed(node));
+    }
+
+    /// Gives up nodes that keep the first flush from ending, where that takes the last copy of nothing.
+    fn look_after_flush(&mut self) {
+        let limit_ns = self.config.flush_limit_ns;
+        if self.flushes.late_at(limit_ns).is_none_or(|at| at > self.now) {
+            return;
+        }
+        let late = self.flushes.waits_for();
+        let others = self.lanes.can_do_without(self.now, &late, &mut self.nodes);
+        let spared = |name: BandName| {
+            let held = self.directory.held(BlockId(name.band)).filter(|held| held.name == name);
+            held.is_none_or(|held| {
+                held.nodes.iter().any(|node| !late.contains(node) && self.nodes.is_up(*node))
+            })
+        };
+        let can_go = |node: &NodeId| others && self.flushes.unflushed(*node).all(spared);
+        let gone: Vec<NodeId> = late.iter().copied().filter(can_go).collect();
+        for &node in &gone {
+            self.counters.late_flushes += 1;
+            self.nodes.late(self.now, node);
+            self.give_up(node);
+        }
+        if gone.len() < late.len() {
+            self.flushes.wait_on(self.now);
+        }
+    }
+
+    fn set_flush_timer(&mut self) {
+        let at = self.flushes.late_at(self.config.flush_limit_ns);
+        if self.flush_timer == at {
+            return;
+        }
+        if let Some(old) = std::mem::replace(&mut self.flush_timer, at) {
+            self.timers.clear(old, Timer::Flushes);
+        }
+        if let Some(at) = at {
+            self.timers.set(at, Timer::Flushes);
         }
     }
 
@@ -323,6 +385,7 @@ impl<D: Clone> Remote<D> {
             return;
         }
         if self.directory.add(band, node) {
+            self.flushes.found(band);
             self.unpark();
         } else {
             // It was freed, or opened again, while the copy was made.
@@ -363,15 +426,12 @@ impl<D: Clone> Remote<D> {
             }
             Purpose::Chore { name, what } => self.chore_done(node, name, what, &answer),
             Purpose::Flush { number } => match answer {
-                Answer::Done => self.flushes.done(node, number),
+                Answer::Done => self.flushes.done(self.now, node, number),
                 Answer::Refused(Refusal::Busy) => {
                     self.timers.set(self.now + self.config.retry_ns, Timer::Flush(node));
                 }
                 // What it has not flushed it may never.
-                _ => {
-                    self.unflushed(node);
-                    self.outputs.push_back(Output::Unflushed(node));
-                }
+                _ => self.give_up(node),
             },
         }
         if was_full {
@@ -491,6 +551,10 @@ impl<D: Clone> Remote<D> {
                 }
                 // What it had not flushed is dealt with.
                 Timer::Flush(_) => {}
+                Timer::Flushes => {
+                    self.flush_timer = None;
+                    self.look_after_flush();
+                }
                 Timer::Chores => self.chores.stir(),
                 Timer::Nodes => {
                     self.nodes_timer = None;
@@ -538,6 +602,7 @@ impl<D: Clone> Remote<D> {
             let result = if well { Ok(()) } else { Err(MediumError::FlushFailed) };
             self.ended(End::Flush { tag, result });
         }
+        self.set_flush_timer();
         if std::mem::take(&mut self.weights_stale) {
             self.weigh();
         }

@@ -46,6 +46,8 @@ pub struct Counters {
     pub unsound: u64,
     /// Slots that no member had.
     pub slots_lost: u64,
+    /// Nodes that were given up since they did not flush in time.
+    pub late_flushes: u64,
     /// Copies that went with a node before it had flushed them.
     pub unflushed_lost: u64,
 }
@@ -113,6 +115,12 @@ impl<D: Clone> Remote<D> {
         let waits = self.flushes.waits_for();
         if !waits.is_empty() {
             text.push_str(&format!("a flush waits for nodes {:?}\n", ids(&waits)));
+        }
+        let alone = self.flushes.alone().count();
+        if alone > 0 {
+            text.push_str(&format!(
+                "flushes wait for nodes that went before they had flushed the last copies of {alone} bands\n"
+            ));
         }
         if self.flushes.waits_for_record() {
             text.push_str(

@@ -172,8 +172,8 @@ pub enum Output<D> {
         /// That count.
         pages: u32,
     },
-    /// This node would not flush: nothing that it has not flushed counts, neither pages nor seals and frees. Where it
-    /// had pages, [`Output::Ends`] has come before.
+    /// This node would not flush, or did not in time: nothing that it has not flushed counts, neither pages nor seals
+    /// and frees. Where it had pages, [`Output::Ends`] has come before.
     Unflushed(NodeId),
     /// For `ftl::Ftl::set_unit_weights`.
     Weights(UnitWeights),
@@ -271,6 +271,8 @@ pub struct Remote<D> {
     band_timers: BTreeMap<BlockId, Instant>,
     /// The timer that is set for nodes.
     nodes_timer: Option<Instant>,
+    /// The timer that is set for the first flush.
+    flush_timer: Option<Instant>,
     /// Open bands with a page that a member had no room for.
     stalled: BTreeSet<BlockId>,
     /// Reads that go on when a member can take one.
@@ -315,6 +317,7 @@ impl<D: Clone> Remote<D> {
             timers: Timers::default(),
             band_timers: BTreeMap::new(),
             nodes_timer: None,
+            flush_timer: None,
             stalled: BTreeSet::new(),
             parked: Parked::default(),
             into: BTreeMap::new(),
@@ -407,7 +410,7 @@ impl<D: Clone> Remote<D> {
             // What is partly written takes no place of its own.
             Command::Finish { tag, .. } => self.ended(End::Finish { tag }),
             Command::Flush { tag } => {
-                for node in self.flushes.begin(tag) {
+                for node in self.flushes.begin(self.now, tag) {
                     self.timers.set(self.now, timers::Timer::Flush(node));
                 }
             }

@@ -432,7 +432,7 @@ fn a_late_member_is_replaced_where_others_could_do_better_and_waited_for_where_n
 }
 
 #[test]
-fn a_flush_asks_who_was_written_to_and_fails_only_when_the_last_copy_may_be_gone() {
+fn a_flush_asks_who_was_written_to() {
     let mut bench = Bench::volatile();
     bench.fill(0..1);
     let flush = Input::Command(Command::Flush { tag: Tag(8) });
@@ -441,15 +441,35 @@ fn a_flush_asks_who_was_written_to_and_fails_only_when_the_last_copy_may_be_gone
     assert_eq!((seen.asks.len(), seen.ended.len()), (2, 0));
     seen.asks.iter().for_each(|ask| bench.answer(ask, Answer::Done));
     assert_eq!(bench.seen().ended, [End::Flush { tag: Tag(8), result: Ok(()) }]);
-    bench.fill(1..2);
-    let nodes = bench.remote.directory().held(BlockId(0)).unwrap().nodes.clone();
-    bench.handle(Input::Down { node: nodes[0] });
-    assert_eq!(bench.remote.directory().held(BlockId(0)).unwrap().nodes, [nodes[1]]);
-    bench.handle(Input::Down { node: nodes[1] });
-    bench.seen();
-    bench.handle(flush);
-    let failed = Err(MediumError::FlushFailed);
-    assert_eq!(bench.seen().ended, [End::Flush { tag: Tag(8), result: failed }]);
+}
+
+#[test]
+fn a_flush_waits_for_the_last_copy_of_a_band_and_fails_only_when_that_is_gone() {
+    for comes_back in ["whole", "elsewhere", "with less", "never"] {
+        let mut bench = Bench::volatile();
+        bench.fill(0..2);
+        let held = bench.remote.directory().held(BlockId(0)).unwrap().clone();
+        bench.handle(Input::Down { node: held.nodes[0] });
+        assert_eq!(bench.remote.directory().held(BlockId(0)).unwrap().nodes, [held.nodes[1]]);
+        bench.handle(Input::EndKept(held.name));
+        bench.handle(Input::Down { node: held.nodes[1] });
+        bench.handle(Input::Command(Command::Flush { tag: Tag(8) }));
+        assert_eq!(bench.seen().ended, [], "it may be there when it is back");
+        assert!(bench.remote.explain().contains("the last copies of 1 bands"));
+        let (band, last) = (held.name, held.nodes[1]);
+        match comes_back {
+            "whole" => bench.handle(Input::Copied { band, node: last }),
+            "elsewhere" => bench.handle(Input::Copied { band, node: held.nodes[0] }),
+            "with less" => bench.handle(Input::Dropped { band, node: last }),
+            _ => bench.handle(Input::Removed { node: last }),
+        }
+        bench.up(last.0);
+        let result = match comes_back {
+            "whole" | "elsewhere" => Ok(()),
+            _ => Err(MediumError::FlushFailed),
+        };
+        assert_eq!(bench.seen().ended, [End::Flush { tag: Tag(8), result }], "{comes_back}");
+    }
 }
 
 #[test]
@@ -477,6 +497,38 @@ fn a_node_that_would_not_flush_is_told_so_that_its_seals_do_not_count() {
     assert_eq!(bench.seen().unflushed, [], "it will");
     bench.answer(&asks[1], Answer::Refused(Refusal::Failed));
     assert_eq!(bench.seen().unflushed, [asks[1].0]);
+}
+
+#[test]
+fn a_node_that_does_not_flush_in_time_is_given_up_where_others_have_what_it_has_and_can_do_better()
+{
+    for (others, answers) in [(true, 1), (true, 0), (false, 1)] {
+        let mut bench = Bench::volatile();
+        bench.fill(0..1);
+        let held = bench.remote.directory().held(BlockId(0)).unwrap().clone();
+        let third = (1..=3).map(NodeId).find(|id| !held.nodes.contains(id)).unwrap();
+        if !others {
+            bench.handle(Input::Down { node: third });
+        }
+        bench.handle(Input::Command(Command::Flush { tag: Tag(8) }));
+        let asks = bench.seen().asks;
+        asks.iter().take(answers).for_each(|ask| bench.answer(ask, Answer::Done));
+        bench.now += SECOND / 4 - 1;
+        bench.handle(Input::Deadline);
+        assert_eq!(bench.seen().unflushed, [], "it may still be in time");
+        bench.now += 1;
+        bench.handle(Input::Deadline);
+        let seen = bench.seen();
+        if others && answers == 1 {
+            assert_eq!((seen.unflushed, seen.ends), (vec![asks[1].0], vec![(held.name, 1)]));
+            bench.handle(Input::EndKept(held.name));
+        } else {
+            assert_eq!((seen.unflushed, seen.ended), (vec![], vec![]), "both may be needed");
+            asks.iter().skip(answers).for_each(|ask| bench.answer(ask, Answer::Done));
+        }
+        assert_eq!(bench.seen().ended, [End::Flush { tag: Tag(8), result: Ok(()) }]);
+        assert_eq!(bench.remote.counters().late_flushes, u64::from(others && answers == 1));
+    }
 }
 
 #[test]

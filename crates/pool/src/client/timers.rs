@@ -14,6 +14,8 @@ pub enum Timer {
     Read(u64),
     /// A node that could not flush when it was asked.
     Flush(NodeId),
+    /// The first flush: nodes that are late with it.
+    Flushes,
     /// Erases that wait too long, and work of nodes to be sent again.
     Chores,
     /// Expiry of the plan, limits that rise, bands to be bound.

@@ -57,6 +57,8 @@ pub(super) struct Serving<D> {
     /// What the opening found to be freed, until it is.
     garbage: BTreeSet<(NodeId, BandName)>,
     rejoins: u64,
+    /// Nodes that would not flush: when the last time, and how long they waited then.
+    distrusted: BTreeMap<NodeId, (Instant, u64)>,
     fenced: bool,
     releasing: bool,
     released: bool,
@@ -128,6 +130,7 @@ impl<D: Clone> Serving<D> {
             ends: BTreeMap::new(),
             garbage: opened.garbage.iter().copied().collect(),
             rejoins: 0,
+            distrusted: BTreeMap::new(),
             fenced: false,
             releasing: false,
             released: false,

@@ -8,7 +8,14 @@ use crate::opening::Rejoin;
 use crate::repair::{NodeView, RepairInput};
 use crate::session::Output;
 use crate::words::{Fenced, NodeId};
+use flash::SECOND;
 use std::collections::BTreeMap;
+
+/// A node that would not flush is taken in anew after this at most.
+const REJOIN_NS_MAX: u64 = 30 * SECOND;
+
+/// One that has been here for so long is as good as one that always was.
+const CALM_NS: u64 = 60 * SECOND;
 
 impl<D: Clone> Serving<D> {
     pub(super) fn up(&mut self, facts: NodeFacts) {
@@ -44,13 +51,19 @@ impl<D: Clone> Serving<D> {
         }
     }
 
-    /// A node would not flush: seals and frees that it had not flushed count no more than pages do. It is taken in
-    /// anew, by what it has then, and flushed.
+    /// A node would not flush, or not in time: seals and frees that it had not flushed count no more than pages do. It
+    /// is taken in anew, by what it has then, and flushed; later each time if that comes often, since each costs the
+    /// volume a wait.
     pub(super) fn distrust(&mut self, node: NodeId) {
         let Some(link) = self.links.get(&node) else { return };
         let (facts, asked) = (link.facts, link.asked);
         self.down(node);
-        self.links.insert(node, Link { facts, asked, stage: Stage::Waits(self.now + REJOIN_NS) });
+        let pause_ns = match self.distrusted.get(&node) {
+            Some(&(at, ns)) if self.now - at < ns + CALM_NS => (2 * ns).min(REJOIN_NS_MAX),
+            _ => REJOIN_NS,
+        };
+        self.distrusted.insert(node, (self.now, pause_ns));
+        self.links.insert(node, Link { facts, asked, stage: Stage::Waits(self.now + pause_ns) });
     }
 
     /// Nodes that wait and may be taken in are fenced and listed. What was asked of a node before is done by then,

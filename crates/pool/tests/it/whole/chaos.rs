@@ -14,6 +14,10 @@ impl World {
         if self.is_calm {
             return;
         }
+        let machines = self.clients.iter().filter_map(|client| client.machine.as_ref());
+        let remotes = machines.filter_map(|machine| machine.session.client());
+        let late = remotes.map(|remote| remote.counters().late_flushes).sum();
+        self.model.late_flushes = self.model.late_flushes.max(late);
         let next = self.random.below(2 * self.chaos_ns) + MILLISECOND;
         self.chaos_after(next);
         let server = self.random.below(SERVERS as u64) as usize;
@@ -37,6 +41,8 @@ impl World {
             19 => self.replace(server),
             20 => self.will_not_flush = Some(server),
             21 | 22 => self.will_not_flush = None,
+            // It stalls: nothing of it comes in time, and its connections stay.
+            23 => self.slow[server] = 300 + self.random.below(1000),
             _ => {}
         }
         self.mend();

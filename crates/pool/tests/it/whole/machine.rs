@@ -129,6 +129,7 @@ impl Machine {
         let mut config = SessionConfig::new(opening, geometry);
         config.client.seed = number + 1;
         config.client.program_limit_ns = 40 * MILLISECOND;
+        config.client.flush_limit_ns = 50 * MILLISECOND;
         config.client.erase_limit_ns = 200 * MILLISECOND;
         config.repair.absence_ns = 700 * MILLISECOND;
         let mut session = Session::new(now, config);

@@ -39,6 +39,8 @@ pub struct Model {
     pub writes: u64,
     pub reads: u64,
     pub flushes: u64,
+    /// Nodes that a client gave up as they did not flush in time, of clients that run.
+    pub late_flushes: u64,
     pub failures: u64,
     /// Of all that happened.
     pub trace: u64,

@@ -239,6 +239,7 @@ fn volume_json(status: &VolumeStatus) -> Value {
             "programs": counters.programs,
             "programs_cut": counters.programs_cut,
             "appends_late": counters.late_programs,
+            "flushes_late": counters.late_flushes,
             "appends_refused": counters.appends_refused,
             "busy": counters.busy,
             "reads_late": counters.late_reads,

@@ -78,7 +78,7 @@ use crate::control::contract::{PlaneAnswer, PlaneAsk, PlaneAskId};
 use crate::control::mutant::Mutant;
 use crate::control::ownership::{Ownership, OwnershipConfig, OwnershipInput, OwnershipOutput};
 use crate::control::registry::{Owned, Registry, RegistryOutput};
-use crate::control::values::{BandRecord, NodeRecord, NodeState, VolumeRecord};
+use crate::control::values::{BandRecord, NodeRecord, VolumeRecord};
 use crate::message::{Answer, Ask, AskId, BandHeader};
 use crate::words::{BandName, DomainId, Fenced, Generation, Members, NodeId, PoolId};
 use blocked::Blocked;
@@ -349,12 +349,9 @@ impl<D> Opening<D> {
             registry.plant(mutant);
         }
         for record in &read.nodes {
-            let mut clear = read.clear.contains(&record.node);
-            // One that is in again may be used again, so the next opening must ask it.
-            if clear && record.state == NodeState::In {
-                clear = registry.unclear(now, record.node).is_err();
-            }
-            peers.add(record.clone(), clear);
+            // One that is in again is emptied first, while the volume is served: what it has may be of lives that are
+            // over, and nothing says so any more.
+            peers.add(record.clone(), read.clear.contains(&record.node));
         }
         let mut open = Open {
             volume: read.volume,

@@ -13,7 +13,7 @@ use crate::control::ownership::{Ownership, OwnershipInput, OwnershipOutput};
 use crate::control::registry::{Busy, Registry, RegistryOutput};
 use crate::control::values::{Degraded, NodeRecord, NodeState};
 use crate::message::{Answer, AskId, NodeFacts, Refusal, Signals};
-use crate::opening::{Opened, Rejoin, RejoinOutput};
+use crate::opening::{KnownBand, Opened, Rejoin, RejoinOutput};
 use crate::repair::{Progress, Repair, RepairInput, RepairOutput};
 use crate::words::{BandName, DomainId, Generation, Members as Nodes, NodeId, VolumeId};
 use flash::{BlockId, Command, Instant, MediumError, SECOND, Tag};
@@ -41,6 +41,8 @@ pub(super) struct Serving<D> {
     facts: BTreeMap<NodeId, NodeFacts>,
     /// Nodes that the next opening does not ask.
     clear: BTreeSet<NodeId>,
+    /// Those of them that are in again and were emptied: the next opening is to ask them, once that is on record.
+    emptied: BTreeSet<NodeId>,
     standing: Standing,
     /// What the registry was too busy for.
     edits: VecDeque<Edit>,
@@ -120,6 +122,7 @@ impl<D: Clone> Serving<D> {
             links: BTreeMap::new(),
             facts: up.clone(),
             clear: opened.clear.iter().copied().collect(),
+            emptied: BTreeSet::new(),
             standing: Standing::default(),
             edits: VecDeque::new(),
             busy: BTreeSet::new(),
@@ -258,9 +261,7 @@ impl<D: Clone> Serving<D> {
         let nodes: Vec<(NodeId, NodeState)> =
             self.records.values().map(|record| (record.node, record.state)).collect();
         for (node, state) in nodes {
-            if state == NodeState::In && self.clear.contains(&node) {
-                self.edits.push_back(Edit::Unclear(node));
-            }
+            self.empty_again(node, state);
             self.tell(node);
         }
         self.views();
@@ -335,7 +336,11 @@ impl<D: Clone> Serving<D> {
                 if *number == id >> 32 {
                     let (directory, registry) = (self.remote.directory(), &self.registry);
                     let bands = self.bands;
-                    let of = |name| known(directory, registry, bands, name);
+                    let is_clear = self.clear.contains(&node);
+                    let of = |name| match is_clear {
+                        true => (KnownBand::Empty, None),
+                        false => known(directory, registry, bands, name),
+                    };
                     rejoin.answered(now, AskId(id & 0xffff_ffff), &answer, &of);
                 }
             }
@@ -523,14 +528,18 @@ impl<D: Clone> Serving<D> {
             RegistryOutput::Cleared(node) => {
                 self.clear.insert(node);
                 self.outputs.push_back(Output::Noted(Note::Clear(node)));
-                if self.records.get(&node).is_some_and(|record| record.state == NodeState::In) {
-                    self.edits.push_back(Edit::Unclear(node));
+                if let Some(state) = self.records.get(&node).map(|record| record.state) {
+                    self.empty_again(node, state);
                 }
                 self.tell(node);
                 self.standing.stir();
             }
             RegistryOutput::Uncleared(node) => {
                 self.clear.remove(&node);
+                self.emptied.remove(&node);
+                if let Some(link) = self.links.get_mut(&node) {
+                    link.stage = Stage::Waits(self.now);
+                }
                 self.tell(node);
                 self.views();
                 self.admit();
@@ -577,6 +586,7 @@ impl<D: Clone> Serving<D> {
                 self.repair(RepairInput::Bad(node, name));
             }
             RejoinOutput::Stray(_) => {}
+            RejoinOutput::Joined if self.clear.contains(&node) => self.is_emptied(node),
             RejoinOutput::Joined => {
                 // Its older lives went with the rejoin.
                 self.garbage.retain(|(of, _)| *of != node);

@@ -75,16 +75,38 @@ impl<D: Clone> Serving<D> {
         let waiting: Vec<NodeId> =
             self.links.iter().filter(|(_, link)| due(link)).map(|(node, _)| *node).collect();
         for node in waiting {
-            let Some(record) = self.records.get(&node).filter(|_| !self.clear.contains(&node))
-            else {
-                continue;
+            let is_clear = self.clear.contains(&node);
+            let takes = |record: &&NodeRecord| {
+                !is_clear || record.state == NodeState::In && !self.emptied.contains(&node)
             };
+            let Some(record) = self.records.get(&node).filter(takes) else { continue };
             let link = self.links.get_mut(&node).expect("it was just there");
             let (of, durable) = (record.clone(), link.facts.durable);
             let by = Fenced { generation: self.generation, owner: self.owner };
             let rejoin = Rejoin::new(now, self.volume, by, of, durable);
             self.rejoins += 1;
             link.stage = Stage::Rejoins(Box::new(rejoin), self.rejoins & 0xff_ffff);
+        }
+    }
+
+    /// A node of which the volume needs nothing, and which is not asked by openings, may be in again. Before it is
+    /// asked again it is emptied: what it has may be of lives that are over, of which nothing is on record any more.
+    pub(super) fn empty_again(&mut self, node: NodeId, state: NodeState) {
+        let is_again = state == NodeState::In && self.clear.contains(&node);
+        let joined = self.links.get(&node).filter(|link| matches!(link.stage, Stage::Joined));
+        if let Some(&Link { facts, asked, .. }) = joined.filter(|_| is_again) {
+            self.down(node);
+            self.links.insert(node, Link { facts, asked, stage: Stage::Waits(self.now) });
+        }
+    }
+
+    /// Nothing is left there. It is taken in when that is on record.
+    pub(super) fn is_emptied(&mut self, node: NodeId) {
+        if let Some(link) = self.links.get_mut(&node) {
+            link.stage = Stage::Waits(self.now);
+        }
+        if self.emptied.insert(node) {
+            self.edits.push_back(Edit::Unclear(node));
         }
     }
 
@@ -113,9 +135,7 @@ impl<D: Clone> Serving<D> {
             self.remote.handle(self.now, client::Input::Removed { node: *node });
         }
         for record in nodes.iter().filter(|record| old.get(&record.node) != Some(record)) {
-            if record.state == NodeState::In && self.clear.contains(&record.node) {
-                self.edits.push_back(Edit::Unclear(record.node));
-            }
+            self.empty_again(record.node, record.state);
             self.tell(record.node);
         }
         self.outputs.push_back(Output::Connect(nodes));

@@ -165,6 +165,12 @@ impl World {
         if *audit < BLOCKS || !machine.is_idle() {
             return false;
         }
+        // Asks of a server that was slow may still be on their way.
+        let said = machine.session.explain(now);
+        let is_told = |line: &str| line.contains(" 0 seals and frees to be told");
+        if !said.lines().filter(|line| line.contains("to be told")).all(is_told) {
+            return false;
+        }
         let left = machine.session.repair(now).expect("it is open");
         left.lacking + left.draining + left.copying == 0 && self.lacking().is_none()
     }

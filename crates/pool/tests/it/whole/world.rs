@@ -40,6 +40,8 @@ pub const GEOMETRY: Geometry = Geometry {
 /// So long things go wrong; then they are mended, and all must come to rest.
 pub const TROUBLE_NS: u64 = 10 * SECOND;
 const CALM_NS: u64 = 20 * SECOND;
+/// No message is later than this.
+const ANSWER_NS: u64 = 2 * SECOND;
 
 pub struct World {
     pub now: u64,
@@ -217,6 +219,11 @@ impl World {
         self.random.below(slow * self.delay_ns) + 20 * MICROSECOND
     }
 
+    /// Of a message to or from a server. Where nothing is answered for longer a driver ends the connection.
+    fn delay_of(&mut self, server: usize) -> u64 {
+        (self.slow[server] * self.delay()).min(ANSWER_NS)
+    }
+
     /// Runs until all trouble is over, and all has come to rest.
     pub fn run(&mut self) {
         self.begin(0);
@@ -345,7 +352,7 @@ impl World {
     fn of_server(&mut self, server: usize) {
         self.servers[server].advance(self.now);
         while let Some(said) = self.servers[server].said.pop_front() {
-            let delay = self.slow[server] * self.delay();
+            let delay = self.delay_of(server);
             let boot = self.servers[server].boot;
             let event = match said {
                 NodeSaid::Ask { to, id, ask } => {
@@ -555,7 +562,7 @@ impl World {
                 let Some(server) = self.server_of(node) else { return };
                 let link = self.clients[client].links[server];
                 if link % 2 == 1 {
-                    let delay = self.slow[server] * self.delay();
+                    let delay = self.delay_of(server);
                     let arrives = &mut self.clients[client].arrives[server];
                     *arrives = (*arrives + 1).max(self.now + delay);
                     let after_ns = *arrives - self.now;

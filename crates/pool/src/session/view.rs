@@ -54,7 +54,16 @@ impl repair::Directory for View<'_> {
 
     fn may_have_more(&self, node: NodeId) -> bool {
         let open = |record: &BandRecord| record.sealed.is_none() && record.members.has(node);
-        self.is_incomplete || self.coming.contains(&node) || self.registry.records().any(open)
+        // Repair does not meet a band whose members have not sealed it durably.
+        let unsettled = |held: &Held| {
+            let record = self.registry.record(held.name);
+            let member = record.is_some_and(|record| record.members.has(node));
+            self.sealed(held).is_none() && (member || held.nodes.contains(&node))
+        };
+        self.is_incomplete
+            || self.coming.contains(&node)
+            || self.registry.records().any(open)
+            || self.directory.bands().any(unsettled)
     }
 }
 

@@ -279,6 +279,16 @@ fn a_node_that_is_in_again_stays_clear_until_whoever_serves_the_volume_has_empti
 }
 
 #[test]
+fn a_life_that_was_never_begun_when_its_members_were_found_clear_keeps_nobody_waiting() {
+    let mut pool = Pool::new();
+    pool.record(name(4, 5), &[0, 1]);
+    for node in [0, 1] {
+        pool.put(keys::clear(VOLUME, NodeId(node)), &ClearRecord { generation: Generation(1) });
+    }
+    assert!(pool.open().band(4).is_none());
+}
+
+#[test]
 fn a_node_that_refuses_a_fence_is_asked_again_after_a_pause() {
     let mut pool = Pool::new();
     pool.nodes[0].fences_refused = 2;

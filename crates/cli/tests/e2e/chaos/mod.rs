@@ -269,7 +269,10 @@ fn own_section(machine: &str, address: &str) -> String {
 enum Mend {
     Path(String, String),
     Start(String),
+    /// A client, which waits until another one serves.
     Continue(String),
+    /// A node.
+    Resume(String),
     Slow(String),
 }
 
@@ -337,7 +340,7 @@ impl Chaos {
         match mend {
             Mend::Path(from, to) => self.pool.network.mend(&from, &to),
             Mend::Start(machine) => self.pool.start(&machine),
-            Mend::Continue(machine) => {
+            Mend::Continue(machine) | Mend::Resume(machine) => {
                 if !self.pool.ended(&machine) {
                     self.pool.parts[&machine].signal(libc::SIGCONT);
                 }
@@ -362,7 +365,7 @@ impl Chaos {
     fn fault(&mut self) {
         let ms = 500 + self.random.below(5_000);
         let node = format!("n{}", 1 + self.random.below(NODES as u64));
-        match self.random.below(11) {
+        match self.random.below(12) {
             0 => self.part_halves(ms),
             1 => {
                 self.cut(self.client, &node, ms);
@@ -399,6 +402,7 @@ impl Chaos {
             }
             7 => self.pause_client(ms),
             8 => self.pause_and_take_over(ms),
+            11 => self.stall(&node, ms.min(6_000)),
             _ => {
                 if self.pool.network.slow(&node, Some(4_000)) {
                     self.later(ms, Mend::Slow(node));
@@ -426,6 +430,15 @@ impl Chaos {
             let plane = plane.into_iter().find(|(name, _)| **name == machine);
             self.count(plane.map_or("node kills", |(_, what)| what));
             self.later(ms, Mend::Start(machine.into()));
+        }
+    }
+
+    /// Its connections stay, and nothing of it comes.
+    fn stall(&mut self, node: &str, ms: u64) {
+        if !self.pool.ended(node) {
+            self.pool.parts[node].signal(libc::SIGSTOP);
+            self.count("node stalls");
+            self.later(ms, Mend::Resume(node.into()));
         }
     }
 

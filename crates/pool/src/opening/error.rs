@@ -75,7 +75,9 @@ impl fmt::Display for OpeningError {
             Self::PlaneOld { node, highest } => write!(
                 f,
                 "node {} has served generation {}, of which the control plane knows nothing: it was \
-                 wiped or restored from an old backup. Restore its newest state; no band was changed",
+                 wiped or restored from an old backup. Restore its newest state; no band was changed. If this is its \
+                 newest state, and an older one was used meanwhile, try again: each try comes one generation nearer, and \
+                 bands that were begun by the other are still refused",
                 node.0, highest.0
             ),
             Self::PlaneBehind { node, band } => write!(

@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 /// The volume that is served.
 pub const VOLUME: &str = "data";
 
+/// Lies beside what is made, until all of it is.
+const MAKING: &str = "making";
+
 /// A band is a raw block of the smallest of the drives: of those that are emulated, and of files and disks.
 const BAND_BYTES: u64 = 29 * 15 * 4096;
 const BAND_BYTES_OF_FILES: u64 = 62 * 15 * 4096;
@@ -90,6 +93,12 @@ impl Made {
         if note.exists() {
             return Self::open(folder, layout, &note);
         }
+        let making = folder.join(MAKING);
+        if making.exists() {
+            // Whoever made it was stopped before anything ran there, if nobody is at it.
+            lock(&making)?;
+            fs::remove_dir_all(folder).map_err(failed(folder))?;
+        }
         if folder.exists() && fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
         {
             return Err(format!(
@@ -98,6 +107,7 @@ impl Made {
             ));
         }
         fs::create_dir_all(folder).map_err(failed(folder))?;
+        let _lock = lock(&making)?;
         let numbers = 1..=layout.nodes * layout.ssds;
         let nodes = numbers.map(|number| Ok(node(number, &layout, free_port()?)));
         let nodes = nodes.collect::<Result<Vec<Node>, Failure>>()?;
@@ -105,6 +115,7 @@ impl Made {
         made.write()?;
         // Last: without it nothing here counts.
         write(&note, &made.note().to_string())?;
+        fs::remove_file(&making).map_err(failed(&making))?;
         Ok(made)
     }
 
@@ -296,10 +307,44 @@ fn described(note: &Value) -> String {
     )
 }
 
+/// Makes sure that nobody else makes the same folder.
+fn lock(path: &Path) -> Result<fs::File, Failure> {
+    let file = fs::File::create(path).map_err(failed(path))?;
+    let busy = |_| {
+        let folder = path.parent().unwrap_or(path).display();
+        format!(
+            "{folder}: another `weir pool up` is making it: wait, or choose another folder by --data"
+        )
+    };
+    file.try_lock().map_err(busy)?;
+    Ok(file)
+}
+
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
     serve::files::write(path, text.as_bytes()).map_err(failed(path))
 }
 
 fn failed(path: &Path) -> impl Fn(std::io::Error) -> Failure + '_ {
     move |error| format!("{}: {error}: choose another folder by --data", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_whose_making_was_cut_off_is_made_anew_unless_somebody_is_at_it() {
+        let folder = std::env::temp_dir().join(format!("weir-made-{}", std::process::id()));
+        let drives = Drives::Memory { large_bands: false };
+        let layout = Layout { nodes: 2, ssds: 1, bytes: 64 << 20, replicas: 2, drives };
+        let make = || Made::make_or_open(&folder, layout.clone()).map(|made| made.nodes().len());
+        fs::create_dir_all(folder.join("certs")).expect("a folder");
+        assert!(make().expect_err("it is somebody else's").contains("has not made"));
+        let at_it = lock(&folder.join(MAKING)).expect("nobody is");
+        assert!(make().expect_err("it is being made").contains("another `weir pool up`"));
+        drop(at_it);
+        assert_eq!(make(), Ok(2));
+        assert_eq!(make(), Ok(2), "it goes on with what is there");
+        fs::remove_dir_all(&folder).expect("it is there");
+    }
 }

@@ -41,7 +41,9 @@ pub(super) struct Serving<D> {
     facts: BTreeMap<NodeId, NodeFacts>,
     /// Nodes that the next opening does not ask.
     clear: BTreeSet<NodeId>,
-    /// Those of them that are in again and were emptied: the next opening is to ask them, once that is on record.
+    /// Those of which that is not on record yet: nothing may be put there any more.
+    clearing: BTreeSet<NodeId>,
+    /// Clear ones that are in again and were emptied: the next opening is to ask them, once that is on record.
     emptied: BTreeSet<NodeId>,
     standing: Standing,
     /// What the registry was too busy for.
@@ -122,6 +124,7 @@ impl<D: Clone> Serving<D> {
             links: BTreeMap::new(),
             facts: up.clone(),
             clear: opened.clear.iter().copied().collect(),
+            clearing: BTreeSet::new(),
             emptied: BTreeSet::new(),
             standing: Standing::default(),
             edits: VecDeque::new(),
@@ -526,6 +529,7 @@ impl<D: Clone> Serving<D> {
             }
             RegistryOutput::Degraded(_) => {}
             RegistryOutput::Cleared(node) => {
+                self.clearing.remove(&node);
                 self.clear.insert(node);
                 self.outputs.push_back(Output::Noted(Note::Clear(node)));
                 if let Some(state) = self.records.get(&node).map(|record| record.state) {
@@ -656,7 +660,10 @@ impl<D: Clone> Serving<D> {
             RepairOutput::Unlike(name, nodes) => {
                 self.outputs.push_back(Output::Noted(Note::Unlike(name, nodes)));
             }
-            RepairOutput::Clear(node) => self.edits.push_back(Edit::Clear(node)),
+            RepairOutput::Clear(node) => {
+                self.clearing.insert(node);
+                self.edits.push_back(Edit::Clear(node));
+            }
             RepairOutput::Stale(highest) => {
                 self.ownership.handle(self.now, OwnershipInput::Stale { highest });
             }

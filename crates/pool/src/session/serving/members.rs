@@ -155,16 +155,23 @@ impl<D: Clone> Serving<D> {
             return self.remote.handle(self.now, client::Input::Removed { node });
         }
         self.remote.handle(self.now, client::Input::Joined { node, domain });
-        let takes = state == NodeState::In && !self.clear.contains(&node);
+        let takes = state == NodeState::In && !self.is_clear(node);
         if !takes || (volatile && self.only_durable) {
             self.remote.handle(self.now, client::Input::Leaves { node });
         }
+    }
+
+    /// Whether nothing may be put there, as openings do not ask it, or soon will not.
+    fn is_clear(&self, node: NodeId) -> bool {
+        self.clear.contains(&node) || self.clearing.contains(&node)
     }
 
     /// What repair is to make of all nodes.
     pub(super) fn views(&mut self) {
         let view = |record: &NodeRecord| {
             let NodeRecord { node, domain, state, .. } = *record;
+            let is_clear = state == NodeState::In && self.is_clear(node);
+            let state = if is_clear { NodeState::Draining } else { state };
             let facts = self.facts.get(&node).copied().unwrap_or_default();
             let NodeFacts { durable, bands, bands_used, .. } = facts;
             NodeView { node, domain, state, durable, bands, bands_used, want: 1.0 }

@@ -212,14 +212,15 @@ impl VolumeBackend {
     /// Scrub as somebody says: which round is begun by it, if one is.
     fn set_scrub(&mut self, now: Instant, when: When) -> Result<Option<u64>, &'static str> {
         let rounds = self.session.scrub_rounds();
-        self.scrubbing.set(now, when, rounds.unwrap_or(0));
         if when != When::Now {
+            self.scrubbing.set(now, when, rounds.unwrap_or(0));
             return Ok(None);
         }
         let rounds = rounds.ok_or("the volume is not open yet: try again")?;
         if self.scrub_bytes_per_s == 0 {
             return Err("`client.scrub_rate` is 0, so no copies are read: give it another value");
         }
+        self.scrubbing.set(now, when, rounds);
         self.handle(now, Input::Scrub);
         Ok(Some(rounds + 1))
     }

@@ -203,12 +203,21 @@ pub fn repair_text(part: &Value) -> String {
         text +=
             &format!("; {} left, about {seconds:.0} s", crate::size::bytes(count("bytes_left")));
     }
-    text + &format!(
-        "\n  scrub ({}): {} pages compared, {} whole rounds\n",
+    let found = |key: &str| repair["scrub_found"][key].as_u64().unwrap_or(0);
+    text += &format!(
+        "\n  scrub ({}): {} pages compared, {} whole rounds",
         part["scrub"].as_str().unwrap_or_default(),
         count("pages_scrubbed"),
         count("scrub_rounds")
-    )
+    );
+    if count("scrub_rounds") > 0 {
+        text += &format!(
+            "; the last one found {} damaged copies and {} bands with unlike copies",
+            found("copies_damaged"),
+            found("bands_unlike")
+        );
+    }
+    text + "\n"
 }
 
 #[cfg(test)]

@@ -5,12 +5,15 @@
 //! - the pages of a band that count are those that all its members had durably: what only some have was
 //!   never acknowledged, and is not shown, so no later loss of a node takes back what somebody has seen;
 //! - of several lives of a band the newest counts; what nodes hold of older ones is to be freed;
-//! - a band that may lie on nodes which nobody could ask is not taken for an empty one.
+//! - a band that may lie on nodes which nobody could ask is not taken for an empty one;
+//! - nodes that are no members and may have what members lack are known: those that are away and may be back with it,
+//!   and those whose copy is damaged in part.
 
 use crate::message::Signals;
 use crate::opening::{Opened, OpenedBand};
 use crate::words::{BandName, MEMBERS_MAX, NodeId};
 use flash::{BlockId, Instant};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How long a node's word on one of its units is believed.
 const EXACT_NS: u64 = 2 * flash::MILLISECOND;
@@ -64,19 +67,27 @@ pub enum Entry {
 #[derive(Clone, Debug)]
 pub struct Directory {
     entries: Vec<Entry>,
+    /// Lives that nodes which are away may have, until they are listed again.
+    missed: BTreeMap<NodeId, BTreeSet<BandName>>,
+    /// Copies that are damaged in part.
+    damaged: BTreeSet<(BandName, NodeId)>,
 }
 
 impl Directory {
     /// Of a volume that was just made: nothing of it is anywhere.
     pub fn empty(blocks: u32) -> Self {
-        Self { entries: vec![Entry::Unbound; blocks as usize] }
+        Self::new(vec![Entry::Unbound; blocks as usize])
+    }
+
+    fn new(entries: Vec<Entry>) -> Self {
+        Self { entries, missed: BTreeMap::new(), damaged: BTreeSet::new() }
     }
 
     /// Of a volume that was opened: all that it found is sealed. What it did not find is empty only if it asked
     /// all nodes that may have it.
     pub fn of(blocks: u32, opened: &Opened) -> Self {
         let absent = if opened.complete { Entry::Unbound } else { Entry::Unsure };
-        let mut directory = Self { entries: vec![absent; blocks as usize] };
+        let mut directory = Self::new(vec![absent; blocks as usize]);
         for name in &opened.refused {
             if let Some(entry) = directory.entries.get_mut(name.band as usize) {
                 *entry = Entry::Unsure;
@@ -86,6 +97,10 @@ impl Directory {
             let nodes = holders.iter().copied().take(MEMBERS_MAX).collect();
             let (phase, words) = (Phase::Sealed, Default::default());
             let held = Held { name: *name, nodes, pages: *pages, phase, words };
+            // Where bands may be missing the volume's owner says that nobody is to wait.
+            if opened.complete && holders.len() < usize::from(opened.volume.replicas) {
+                opened.away.iter().for_each(|&node| directory.miss(*name, node));
+            }
             if let Some(entry) = directory.entries.get_mut(name.band as usize) {
                 *entry = Entry::Held(held);
             }
@@ -136,10 +151,14 @@ impl Directory {
 
     /// The block was erased. What it was.
     pub fn erase(&mut self, block: BlockId) -> Option<Held> {
-        match std::mem::take(&mut self.entries[block.0 as usize]) {
-            Entry::Held(held) => Some(held),
-            _ => None,
+        let Entry::Held(held) = std::mem::take(&mut self.entries[block.0 as usize]) else {
+            return None;
+        };
+        for names in self.missed.values_mut() {
+            names.remove(&held.name);
         }
+        self.damaged.retain(|(name, _)| *name != held.name);
+        Some(held)
     }
 
     /// One more node has all pages of this life, which was copied there. False if that is not the life any
@@ -158,6 +177,7 @@ impl Directory {
             return false;
         }
         held.nodes.push(node);
+        self.damaged.remove(&(name, node));
         true
     }
 
@@ -176,6 +196,33 @@ impl Directory {
             held.words = Default::default();
         }
         true
+    }
+
+    /// A node that is away may have all of this life when it is back.
+    pub fn miss(&mut self, name: BandName, node: NodeId) {
+        self.missed.entry(node).or_default().insert(name);
+    }
+
+    /// What a node has is known, or it never comes back.
+    pub fn listed(&mut self, node: NodeId) {
+        self.missed.remove(&node);
+    }
+
+    /// A node's copy of this life, which takes no more, is damaged: it is a member no more, if it is not the last one.
+    pub fn distrust(&mut self, name: BandName, node: NodeId) {
+        self.remove(name, node);
+        let held = self.held(BlockId(name.band)).filter(|held| held.name == name);
+        if held.is_some_and(|held| !held.nodes.contains(&node)) {
+            self.damaged.insert((name, node));
+        }
+    }
+
+    /// Nodes that are no members of this life and may have of it what those lack.
+    pub fn doubtful(&self, name: BandName) -> impl Iterator<Item = NodeId> {
+        let missed = self.missed.iter().filter(move |(_, names)| names.contains(&name));
+        let all = (name, NodeId(0))..=(name, NodeId(u32::MAX));
+        let damaged = self.damaged.range(all).map(|&(_, node)| node);
+        missed.map(|(&node, _)| node).chain(damaged)
     }
 
     /// What a node that answers for this band says of the unit that holds it.

@@ -68,10 +68,19 @@ impl<D: Clone> Remote<D> {
             self.weights_stale |= self.nodes.late(now, node);
         }
         let held = self.directory.held(block).filter(|held| held.name == wanted.name);
-        let members: Vec<_> = held.map_or_else(Vec::new, |held| {
+        let mut members: Vec<_> = held.map_or_else(Vec::new, |held| {
             let nodes = held.nodes.iter().enumerate();
             nodes.map(|(at, &node)| (node, held.exact(at, now))).collect()
         });
+        let nodes = &self.nodes;
+        let vain = |&(node, _): &(NodeId, _)| !nodes.is_up(node) || self.reads.is_lacking(id, node);
+        if members.iter().all(vain) {
+            for node in self.directory.doubtful(wanted.name) {
+                if members.iter().all(|&(other, _)| other != node) {
+                    members.push((node, (None, false)));
+                }
+            }
+        }
         for &(node, _) in &members {
             if self.nodes.get(node).is_none() {
                 // It is no part of the pool any more, and never comes back with this.
@@ -258,6 +267,7 @@ impl<D: Clone> Remote<D> {
         }
         if self.nodes.up(facts) {
             self.break_alone(facts.node);
+            self.directory.listed(facts.node);
             self.weights_stale = true;
             self.chores.stir();
             self.unpark();
@@ -273,6 +283,7 @@ impl<D: Clone> Remote<D> {
         let purposes = self.nodes.remove(node);
         self.lost(node, purposes);
         self.break_alone(node);
+        self.directory.listed(node);
         self.chores.forget(node);
         self.unpark();
     }
@@ -311,6 +322,7 @@ impl<D: Clone> Remote<D> {
                 continue;
             };
             if self.directory.remove(name, node) {
+                self.directory.miss(name, node);
                 // Its seal may be under way still: what it has of the band by then is told when it is back.
                 self.flushes.hold(name);
                 self.outputs.push_back(Output::Ends { name, pages });
@@ -391,6 +403,20 @@ impl<D: Clone> Remote<D> {
             // It was freed, or opened again, while the copy was made.
             self.chores.add(node, band, What::Free);
         }
+    }
+
+    pub(super) fn damaged(&mut self, band: BandName, node: NodeId) {
+        let block = BlockId(band.band);
+        if self.programs.is_of(block, band) {
+            let mut step = self.programs.fail(block);
+            if let Step::Cut { nodes, .. } = &mut step {
+                // Its copy is none: nobody is to count it for its seal.
+                nodes.retain(|&other| other != node);
+            }
+            self.step(block, step);
+        }
+        self.directory.distrust(band, node);
+        self.unpark();
     }
 
     /// Reads that wait for a member may find one.

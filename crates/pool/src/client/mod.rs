@@ -134,6 +134,14 @@ pub enum Input<D> {
         /// Where.
         node: NodeId,
     },
+    /// A node's copy of this life is damaged: it is read there only where nobody else has it. An open band ends where it
+    /// is, as when a member fails.
+    Damaged {
+        /// Which life.
+        band: BandName,
+        /// Where.
+        node: NodeId,
+    },
     /// The control plane has that this life ends where [`Output::Ends`] said, or it is over.
     EndKept(BandName),
     /// [`Remote::deadline`] has come.
@@ -375,6 +383,7 @@ impl<D: Clone> Remote<D> {
             Input::Dropped { band, node } => {
                 self.directory.remove(band, node);
             }
+            Input::Damaged { band, node } => self.damaged(band, node),
             Input::EndKept(name) => self.flushes.kept(name),
             Input::Deadline => {}
         }

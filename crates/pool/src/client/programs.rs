@@ -141,6 +141,11 @@ impl<D: Clone> Programs<D> {
         self.bands.contains_key(&block)
     }
 
+    /// Whether it does so in this life.
+    pub fn is_of(&self, block: BlockId, name: BandName) -> bool {
+        self.bands.get(&block).is_some_and(|band| band.name == Some(name))
+    }
+
     /// Whether programs of the block are under way.
     pub fn is_busy(&self, block: BlockId) -> bool {
         self.bands.get(&block).is_some_and(|band| !band.pages.is_empty())

@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! - a read ends once, with every slot that some member had sound;
-//! - a slot is called uncorrectable only when every member has said that it has not got it: for members that
+//! - a slot is called uncorrectable only when every member has said that it has not got it, and so has every node that
+//!   is none any more and may have it all the same ([`Directory::doubtful`](super::Directory::doubtful)): for those that
 //!   are away the read waits, and those that are all late are asked again, each time with more patience, up to
 //!   [`Config::read_limit_ns_max`](super::Config::read_limit_ns_max);
 //! - hedged reads are at most [`Hedging::budget_percent`] of all, beside a few that may come at once.
@@ -253,6 +254,12 @@ impl<D> Reads<D> {
         if let Some(read) = self.reads.get_mut(&id) {
             read.tries.insert(node, Try::Lacks);
         }
+    }
+
+    /// Whether a member has said that it has not got what is missing.
+    pub fn is_lacking(&self, id: u64, node: NodeId) -> bool {
+        let read = self.reads.get(&id);
+        read.is_some_and(|read| read.tries.get(&node) == Some(&Try::Lacks))
     }
 
     /// A member wants to be asked later.

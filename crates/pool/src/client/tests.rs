@@ -345,6 +345,118 @@ fn a_read_waits_for_a_member_that_is_away_and_gives_up_one_that_never_comes_back
     assert_eq!(bench.remote.counters().slots_lost, 1);
 }
 
+/// What a read of the first slot comes to while its only member that is up has it unsound.
+fn read_unsound(bench: &mut Bench, block: u32) {
+    bench.read(block * 8);
+    let asks = bench.seen().asks;
+    let [ask] = &asks[..] else { panic!("one member is up: {asks:?}") };
+    bench.answer(ask, Answer::Slots(vec![None]));
+    assert!(bench.seen().ended.is_empty(), "who is away may have it");
+}
+
+fn status(bench: &mut Bench) -> SlotStatus {
+    let ended = bench.seen().ended;
+    let [End::Read { slots: Ok(slots), .. }] = &ended[..] else { panic!("{ended:?}") };
+    slots[0].status
+}
+
+#[test]
+fn a_read_waits_for_a_node_that_went_unflushed_and_may_be_back_with_what_the_others_have_unsound() {
+    for comes_back in [true, false] {
+        let mut bench = Bench::volatile();
+        bench.fill(0..1);
+        let held = bench.remote.directory().held(BlockId(0)).unwrap();
+        let (band, gone, other) = (held.name, held.nodes[1], held.nodes[0]);
+        let third = (1..=3).map(NodeId).find(|id| ![gone, other].contains(id)).unwrap();
+        bench.handle(Input::Down { node: third });
+        bench.handle(Input::Down { node: gone });
+        assert_eq!(bench.remote.directory().held(BlockId(0)).unwrap().nodes, [other]);
+        bench.seen();
+        read_unsound(&mut bench, 0);
+        if comes_back {
+            // It was listed, and has it.
+            bench.handle(Input::Copied { band, node: gone });
+        }
+        bench.up(gone.0);
+        let reads = bench.seen();
+        let slot = Slot { oob: [7; 32], crc: 1, data: Some(3) };
+        match reads.asks.iter().find(|ask| matches!(ask.2, Ask::Read { .. })) {
+            Some(ask) => bench.answer(ask, Answer::Slots(vec![Some(slot)])),
+            None => bench.remote.outputs.extend(reads.ended.into_iter().map(Output::Ended)),
+        }
+        let wanted = if comes_back { SlotStatus::Ok } else { SlotStatus::Uncorrectable };
+        assert_eq!(status(&mut bench), wanted);
+    }
+}
+
+#[test]
+fn a_read_waits_for_nodes_that_were_away_at_the_opening_where_bands_lack_copies() {
+    for (replicas, complete) in [(2, true), (1, true), (2, false)] {
+        let mut found = opened(&[listed(1, 1, 2)], complete);
+        (found.volume.replicas, found.away) = (replicas, vec![NodeId(2)]);
+        let mut bench = Bench::with(&[], true, |_| {});
+        bench.remote.directory = Directory::of(8, &found);
+        bench.lease(u64::MAX);
+        bench.up(1);
+        if (replicas, complete) == (2, true) {
+            read_unsound(&mut bench, 1);
+            bench.handle(Input::Removed { node: NodeId(2) });
+        } else {
+            bench.read(8);
+            let asks = bench.seen().asks;
+            bench.answer(&asks[0], Answer::Slots(vec![None]));
+        }
+        assert_eq!(status(&mut bench), SlotStatus::Uncorrectable, "nobody else may have it");
+    }
+}
+
+#[test]
+fn a_copy_that_is_damaged_in_part_is_read_where_nobody_else_has_it() {
+    let lists = [listed(1, 1, 2), listed(2, 1, 2)];
+    let mut bench = Bench::with(&lists, true, |_| {});
+    bench.lease(u64::MAX);
+    (1..=2).for_each(|id| bench.up(id));
+    bench.seen();
+    bench.handle(Input::Damaged { band: lists[0].1.band, node: NodeId(1) });
+    let slot = || Some(Slot { oob: [7; 32], crc: 1, data: Some(3) });
+    bench.read(8);
+    let asks = bench.seen().asks;
+    assert_eq!(asks[0].0, NodeId(2), "the other one first");
+    bench.answer(&asks[0], Answer::Slots(vec![None]));
+    let asks = bench.seen().asks;
+    assert_eq!(asks[0].0, NodeId(1));
+    bench.answer(&asks[0], Answer::Slots(vec![slot()]));
+    assert_eq!(status(&mut bench), SlotStatus::Ok);
+    bench.handle(Input::Down { node: NodeId(2) });
+    bench.read(9);
+    let asks = bench.seen().asks;
+    assert_eq!(asks[0].0, NodeId(1), "the other one is away");
+    bench.answer(&asks[0], Answer::Slots(vec![None]));
+    assert!(bench.seen().ended.is_empty(), "and is waited for");
+}
+
+#[test]
+fn a_damaged_copy_ends_an_open_band_where_it_is_and_the_other_members_seal_it() {
+    let mut bench = Bench::new();
+    bench.register();
+    bench.fill(0..2);
+    bench.program(2);
+    bench.seen();
+    let held = bench.remote.directory().held(BlockId(0)).unwrap();
+    let (band, bad, other) = (held.name, held.nodes[0], held.nodes[1]);
+    bench.handle(Input::Damaged { band, node: bad });
+    let seen = bench.seen();
+    assert_eq!(seen.ended, [End::Program { tag: Tag(2), result: Err(MediumError::Cut) }]);
+    let seals: Vec<_> = seen.asks.iter().filter(|ask| matches!(ask.2, Ask::Seal { .. })).collect();
+    let [(node, _, ask)] = seals[..] else { panic!("{seals:?}") };
+    assert_eq!((*node, ask), (other, &Ask::Seal { band, generation: OURS, pages: 2 }));
+    bench.answer(seals[0], Answer::Done);
+    let closed = Closed { name: band, pages: 2, sealed: vec![other], nothing: vec![] };
+    assert_eq!(bench.seen().closed, [closed]);
+    let held = bench.remote.directory().held(BlockId(0)).unwrap();
+    assert_eq!((held.phase, &held.nodes[..]), (directory::Phase::Sealed, &[other][..]));
+}
+
 #[test]
 fn open_bands_weigh_as_their_members_do_and_a_plan_that_is_over_is_forgotten() {
     let mut bench = Bench::new();

@@ -18,7 +18,11 @@
 //! for a while.
 
 mod plan;
+mod progress;
 mod scrub;
+
+pub use progress::Progress;
+pub use scrub::Round;
 
 use crate::control::mutant::Mutant;
 use crate::control::values::NodeState;
@@ -26,7 +30,7 @@ use crate::message::{Answer, Ask, AskId, BandHeader, Refusal};
 use crate::words::{BandName, BandShape, DomainId, Generation, Members, NodeId};
 use flash::{BLOCK_BYTES, Instant, MILLISECOND, SECOND};
 use plan::{Limits, Need, Nodes, Urgency};
-use scrub::{Found, Scrub};
+use scrub::Scrub;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A band that never changes any more.
@@ -46,6 +50,11 @@ pub trait Directory {
     fn next(&self, after: Option<u32>) -> Option<SealedBand>;
     /// The band of this number, if it is sealed.
     fn band(&self, band: u32) -> Option<SealedBand>;
+    /// The first band behind this number that has pages, as if it were sealed: of one that is open those that all its
+    /// members have now, which never change.
+    fn next_written(&self, after: Option<u32>) -> Option<SealedBand>;
+    /// Likewise the band of this number.
+    fn written(&self, band: u32) -> Option<SealedBand>;
     /// Whether this life is over, for sure: the band is empty, or has a later one.
     fn is_over(&self, name: BandName) -> bool;
     /// Whether a band is open on a node, or about to be, or may be there without being known.
@@ -122,6 +131,8 @@ pub struct Repair<D> {
     garbage: BTreeSet<(NodeId, BandName)>,
     /// Copies that cannot be copied from, or are none: they go when there are enough others.
     bad: BTreeSet<(NodeId, BandName)>,
+    /// Bands of which scrub found a damaged copy, until they have enough of them again.
+    damaged: BTreeSet<BandName>,
     /// Bands that cannot be helped now.
     rest: BTreeMap<u32, Instant>,
     /// Bands of which the directory does not know yet what was said in this turn: they are left alone until the
@@ -171,6 +182,9 @@ struct Scan {
     next_at: Instant,
     /// Something changed since it began: it begins anew when it ends.
     again: bool,
+    /// Rounds of scrub that were whole when it began, and up to which one a walk found that all is repaired.
+    rounds: u64,
+    mended: u64,
     /// What it has counted so far, and what the last whole one had.
     now: Tally,
     last: Tally,
@@ -232,6 +246,8 @@ pub enum RepairInput<'a, D> {
     Look(u32),
     /// Whether the volume is idle enough for scrub.
     Idle(bool),
+    /// A round of scrub begins now: what was compared before does not count for it.
+    Scrub,
     /// Nodes may differ by this share of their room, above 0, before bands move: from now on.
     Spread(f64),
     /// Time has passed.
@@ -256,7 +272,8 @@ pub enum RepairOutput<D> {
     Left(BandName, NodeId),
     /// Nothing is left of the band on the node, durably.
     Freed(BandName, NodeId),
-    /// A copy is damaged. The directory names it no more; another one is made, then it goes.
+    /// A copy is damaged. The directory names it no more, and the band takes no more pages; another one is made, then
+    /// it goes.
     Damaged(BandName, NodeId),
     /// Copies that are sound but unlike: whoever reads must tell which is right.
     Unlike(BandName, Vec<NodeId>),
@@ -264,29 +281,6 @@ pub enum RepairOutput<D> {
     Clear(NodeId),
     /// Another one owns the volume: it is over.
     Stale(Generation),
-}
-
-/// How far repair has come.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Progress {
-    /// Bands with too few copies.
-    pub lacking: u64,
-    /// Bands on nodes that are drained.
-    pub draining: u64,
-    /// Bands that move to spread.
-    pub spreading: u64,
-    /// Of the lacking ones, those of which no copy can be reached, or for which no node has room.
-    pub stuck: u64,
-    /// Copies under way.
-    pub copying: u64,
-    /// Copies made.
-    pub copied: u64,
-    /// Bytes that are still to be copied.
-    pub bytes_left: u64,
-    /// How long that takes at the pace of now; `None` if nothing goes on.
-    pub left_ns: Option<u64>,
-    /// Pages that scrub compared, and whole rounds.
-    pub scrubbed: (u64, u64),
 }
 
 impl<D> Repair<D> {
@@ -300,6 +294,7 @@ impl<D> Repair<D> {
             in_flight: BTreeMap::new(),
             garbage: BTreeSet::new(),
             bad: BTreeSet::new(),
+            damaged: BTreeSet::new(),
             rest: BTreeMap::new(),
             told: BTreeSet::new(),
             scan: Scan::default(),
@@ -351,6 +346,7 @@ impl<D> Repair<D> {
                 }
             }
             RepairInput::Idle(idle) => self.scrub.idle = idle,
+            RepairInput::Scrub => self.scrub.begin(),
             RepairInput::Spread(share) => {
                 assert!(share > 0.0, "nodes are never filled alike to the band");
                 self.config.spread_max = share;
@@ -387,29 +383,6 @@ impl<D> Repair<D> {
     /// Whether a copy of this life is being made somewhere.
     pub fn is_copying(&self, name: BandName) -> bool {
         self.jobs.get(&name.band).is_some_and(|job| job.name == name)
-    }
-
-    /// How far it has come.
-    pub fn progress(&self, now: Instant) -> Progress {
-        let tally = self.scan.last;
-        let bytes_left = tally.pages * self.page_bytes();
-        let elapsed = self.copied.since.map_or(0, |since| now - since);
-        let pace = match elapsed {
-            0..SECOND => self.config.bytes_per_s_max,
-            _ => (u128::from(self.copied.bytes) * u128::from(SECOND) / u128::from(elapsed)) as u64,
-        };
-        let left_ns = u128::from(bytes_left) * u128::from(SECOND) / u128::from(pace.max(1));
-        Progress {
-            lacking: tally.lacking,
-            draining: tally.draining,
-            spreading: tally.spreading,
-            stuck: tally.stuck,
-            copying: self.jobs.len() as u64,
-            copied: self.copied.bands,
-            bytes_left,
-            left_ns: (!self.jobs.is_empty()).then(|| u64::try_from(left_ns).unwrap_or(u64::MAX)),
-            scrubbed: (self.scrub.pages_done, self.scrub.rounds_done),
-        }
     }
 
     fn page_bytes(&self) -> u64 {
@@ -450,6 +423,7 @@ impl<D> Repair<D> {
             self.scan.leaving = self.nodes.all().filter(goes).map(|view| view.node).collect();
             self.scan.leaving.retain(|node| !directory.may_have_more(*node));
             self.scan.again = false;
+            self.scan.rounds = self.scrub.rounds_done;
         }
         for _ in 0..SCAN_BANDS {
             let Some(band) = directory.next(self.scan.after) else {
@@ -465,6 +439,12 @@ impl<D> Repair<D> {
     fn scanned(&mut self, now: Instant, directory: &dyn Directory) {
         self.scan.last = std::mem::take(&mut self.scan.now);
         self.scan.after = None;
+        self.damaged.retain(|name| !directory.is_over(*name));
+        let lacks = |job: &Job| matches!(job.urgency, Urgency::Lacking { .. });
+        let lacking = self.scan.last.lacking > 0 || self.jobs.values().any(lacks);
+        if !lacking && self.damaged.is_empty() {
+            self.scan.mended = self.scan.rounds;
+        }
         let pause = if self.scan.again { SCAN_PAUSE_NS } else { RESCAN_NS };
         let rested = self.rest.values().map(|&at| at - now).min().unwrap_or(pause);
         self.scan.next_at = now + pause.min(rested.max(SCAN_PAUSE_NS));
@@ -489,7 +469,11 @@ impl<D> Repair<D> {
         if self.jobs.contains_key(&number) || self.told.contains(&number) {
             return;
         }
-        let urgency = match self.nodes.need(now, band, self.replicas(), self.limits()) {
+        let need = self.nodes.need(now, band, self.replicas(), self.limits());
+        if !matches!(need, Need::Copy(Urgency::Lacking { .. })) {
+            self.damaged.remove(&band.name);
+        }
+        let urgency = match need {
             Need::Nothing => return,
             Need::Drop(node) => return self.leave(band, node),
             Need::Copy(urgency) => urgency,
@@ -539,6 +523,10 @@ impl<D> Repair<D> {
             }
         }
         if self.jobs.is_empty() {
+            if self.copied.since.is_some() {
+                // Whether that was all the next walk tells.
+                self.scan_anew(now);
+            }
             self.copied = Copied { since: None, bytes: 0, ..self.copied };
         }
     }
@@ -609,8 +597,8 @@ impl<D> Repair<D> {
             }
             return;
         }
-        if let Some(found) = self.scrub.answered(id, answer) {
-            return self.found(found, directory);
+        if let Some(found) = self.scrub.answered(now, id, answer) {
+            return self.found(now, found, directory);
         }
         let Some(asked) = self.in_flight.remove(&id) else { return };
         match (asked, answer) {
@@ -683,8 +671,8 @@ impl<D> Repair<D> {
 
     fn down(&mut self, now: Instant, node: NodeId, directory: &dyn Directory) {
         self.nodes.down(now, node);
-        let found = self.scrub.down(node);
-        self.found(found, directory);
+        let found = self.scrub.down(now, node);
+        self.found(now, found, directory);
         // Where only the source is gone from here the target may reach it all the same, and says what came of it: one
         // that is not heard out would have a copy that nobody knows of.
         let lost: Vec<u32> =
@@ -759,37 +747,6 @@ impl<D> Repair<D> {
     fn free_one(&mut self, node: NodeId, name: BandName) {
         let generation = self.config.generation;
         self.ask(node, Asked::Free { node, name }, Ask::Free { band: name, generation });
-    }
-
-    fn compare(&mut self, now: Instant, directory: &dyn Directory) {
-        let (nodes, mut asks) = (&self.nodes, self.asks);
-        let mut next_id = || {
-            asks += 1;
-            AskId(asks)
-        };
-        let reads = self.scrub.step(now, directory, |node| nodes.is_up(node), &mut next_id);
-        self.asks = asks;
-        for (node, id, ask) in reads {
-            self.outputs.push_back(RepairOutput::Node { node, id, ask });
-        }
-    }
-
-    fn found(&mut self, found: Vec<Found>, directory: &dyn Directory) {
-        for found in found {
-            match found {
-                Found::Damaged(name, node) => {
-                    // It may have been dropped, or the band freed, since it was asked.
-                    if Self::names(directory, node, name) && self.bad.insert((node, name)) {
-                        self.told.insert(name.band);
-                        self.outputs.push_back(RepairOutput::Damaged(name, node));
-                        self.scan.again = true;
-                    }
-                }
-                Found::Unlike(name, nodes) => {
-                    self.outputs.push_back(RepairOutput::Unlike(name, nodes));
-                }
-            }
-        }
     }
 }
 

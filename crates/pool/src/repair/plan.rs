@@ -103,6 +103,11 @@ impl Nodes {
         self.nodes.get(&node).is_some_and(|node| node.away_since.is_none())
     }
 
+    /// Whether a node that cannot be reached is waited for: what it has counts, as it may be back soon.
+    pub fn is_missed(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|node| node.view.state.counts() && !node.lacks)
+    }
+
     pub fn is_durable(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(|node| node.view.durable)
     }

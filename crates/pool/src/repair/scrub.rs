@@ -1,12 +1,19 @@
 //! Scrub: all copies of a band are read, page by page, and their sums compared, slowly and while nothing else
 //! goes on. A node that cannot read what it has, or has it no more, has a damaged copy. Copies that are sound but
 //! unlike are told of and not touched: sums do not say which one is right, the FTL's own check does, when it reads.
+//!
+//! Bands that are open are compared as far as all their members have them: those pages never change. Where a copy of one
+//! is damaged the band ends there, as where a member fails.
+//!
+//! A *round* is one walk over all bands. What it found is counted with it, and so is what it could not read: a round
+//! that is whole says nothing of the copies of a node that was away.
 
-use super::{Directory, SealedBand};
-use crate::message::{Answer, Ask, AskId, Slot};
+use super::plan::Nodes;
+use super::{Directory, Repair, RepairOutput, SealedBand};
+use crate::message::{Answer, Ask, AskId, Refusal, Slot};
 use crate::words::{BandName, BandShape, Generation, NodeId};
-use flash::{BLOCK_BYTES, Instant, Oob, SECOND};
-use std::collections::BTreeMap;
+use flash::{BLOCK_BYTES, Instant, MILLISECOND, Oob, SECOND};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The walk over all copies of all bands.
 #[derive(Clone, Debug)]
@@ -22,6 +29,32 @@ pub(super) struct Scrub {
     read_at: Instant,
     pub pages_done: u64,
     pub rounds_done: u64,
+    /// Of the band that is compared.
+    seen: Seen,
+    /// What this round has found so far, and what the last whole one did.
+    pub round: Round,
+    pub last: Round,
+}
+
+/// What a round of scrub found.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Round {
+    /// Damaged copies of bands that have a sound one.
+    pub damaged: u64,
+    /// Bands with a page that no node which is there has sound.
+    pub unsound: u64,
+    /// Bands with sound copies that are unlike.
+    pub unlike: u64,
+    /// Copies of bands that were not read, or not all of them: their nodes were away, or always busy.
+    pub unread: u64,
+}
+
+/// What was counted of a band already.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    unsound: bool,
+    unlike: bool,
+    unread: BTreeSet<NodeId>,
 }
 
 /// A page that is being compared.
@@ -29,8 +62,11 @@ pub(super) struct Scrub {
 struct Page {
     band: SealedBand,
     page: u32,
+    /// How often it was read in vain, as a node was busy.
+    attempts: u32,
     /// Who was asked, and what came of it.
     asked: BTreeMap<AskId, NodeId>,
+    busy: BTreeSet<NodeId>,
     sums: BTreeMap<NodeId, Option<Vec<Sum>>>,
 }
 
@@ -42,12 +78,67 @@ type Sum = (u32, Oob, bool);
 pub(super) enum Found {
     Damaged(BandName, NodeId),
     Unlike(BandName, Vec<NodeId>),
+    /// Of no use to repair.
+    Unsound,
 }
 
-impl<D> super::Repair<D> {
+impl<D> Repair<D> {
     /// Whole rounds of scrub.
     pub fn scrub_rounds(&self) -> u64 {
         self.scrub.rounds_done
+    }
+
+    /// Whether a node's copy of this life is known to be none, or damaged.
+    pub fn is_bad(&self, node: NodeId, name: BandName) -> bool {
+        self.bad.contains(&(node, name))
+    }
+
+    pub(super) fn compare(&mut self, now: Instant, directory: &dyn Directory) {
+        let (nodes, mut asks) = (&self.nodes, self.asks);
+        let mut next_id = || {
+            asks += 1;
+            AskId(asks)
+        };
+        let rounds = self.scrub.rounds_done;
+        let reads = self.scrub.step(now, directory, nodes, &mut next_id);
+        self.asks = asks;
+        for (node, id, ask) in reads {
+            self.outputs.push_back(RepairOutput::Node { node, id, ask });
+        }
+        if self.scrub.rounds_done > rounds {
+            // Whether all that it found is repaired is told by a walk that begins now.
+            self.scan_anew(now);
+        }
+    }
+
+    pub(super) fn found(&mut self, now: Instant, found: Vec<Found>, directory: &dyn Directory) {
+        for found in found {
+            match found {
+                Found::Damaged(name, node) => {
+                    // It may have been dropped, or the band freed, since it was asked.
+                    let band = directory.written(name.band).filter(|band| band.name == name);
+                    if band.is_some_and(|band| band.holders.contains(&node)) {
+                        self.scrub.round.damaged += 1;
+                        self.bad.insert((node, name));
+                        self.damaged.insert(name);
+                        self.told.insert(name.band);
+                        self.outputs.push_back(RepairOutput::Damaged(name, node));
+                        self.scan_anew(now);
+                    }
+                }
+                Found::Unlike(name, nodes) => {
+                    if !std::mem::replace(&mut self.scrub.seen.unlike, true) {
+                        self.scrub.round.unlike += 1;
+                    }
+                    self.outputs.push_back(RepairOutput::Unlike(name, nodes));
+                }
+                Found::Unsound => {
+                    if !std::mem::replace(&mut self.scrub.seen.unsound, true) {
+                        self.scrub.round.unsound += 1;
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -63,7 +154,16 @@ impl Scrub {
             read_at: Instant(0),
             pages_done: 0,
             rounds_done: 0,
+            seen: Seen::default(),
+            round: Round::default(),
+            last: Round::default(),
         }
+    }
+
+    /// A round begins, whatever was compared so far. Answers that are still to come are of nothing then.
+    pub fn begin(&mut self) {
+        (self.after, self.page) = (None, None);
+        (self.seen, self.round) = (Seen::default(), Round::default());
     }
 
     /// The asks of the next page, if it is time for one.
@@ -71,17 +171,27 @@ impl Scrub {
         &mut self,
         now: Instant,
         directory: &dyn Directory,
-        is_up: impl Fn(NodeId) -> bool,
+        nodes: &Nodes,
         next_id: &mut dyn FnMut() -> AskId,
     ) -> Vec<(NodeId, AskId, Ask<D>)> {
         let waits = self.page.as_ref().is_some_and(|page| !page.asked.is_empty());
         if !self.idle || waits || now < self.read_at || self.bytes_per_s == 0 {
             return Vec::new();
         }
-        let Some(mut page) = self.next(directory) else { return Vec::new() };
+        let Some(mut page) = self.next(directory) else {
+            // Also where the volume is empty rounds are not as many as turns.
+            self.read_at = now + ROUND_PAUSE_NS;
+            return Vec::new();
+        };
         let slots = self.shape.slots_per_page;
         let mut asks = Vec::new();
-        for &node in page.band.holders.iter().filter(|node| is_up(**node)) {
+        for &node in &page.band.holders {
+            if !nodes.is_up(node) {
+                if nodes.is_missed(node) {
+                    self.miss(node);
+                }
+                continue;
+            }
             let (band, slot) = (page.band.name, page.page * slots);
             let id = next_id();
             page.asked.insert(id, node);
@@ -98,38 +208,64 @@ impl Scrub {
         asks
     }
 
+    /// A node's copy of the band is not read whole.
+    fn miss(&mut self, node: NodeId) {
+        self.round.unread += u64::from(self.seen.unread.insert(node));
+    }
+
     pub fn deadline(&self) -> Option<Instant> {
         let waits = self.page.as_ref().is_some_and(|page| !page.asked.is_empty());
         (self.idle && !waits && self.bytes_per_s > 0).then_some(self.read_at)
     }
 
     /// Whether the answer was one of these; what was found once a page is complete.
-    pub fn answered<D>(&mut self, id: AskId, answer: &Answer<D>) -> Option<Vec<Found>> {
+    pub fn answered<D>(
+        &mut self,
+        now: Instant,
+        id: AskId,
+        answer: &Answer<D>,
+    ) -> Option<Vec<Found>> {
         let page = self.page.as_mut()?;
         let node = page.asked.remove(&id)?;
         let sum = |slot: &Slot<D>| (slot.crc, slot.oob, slot.data.is_none());
         let sums = match answer {
             Answer::Slots(slots) => slots.iter().map(|slot| slot.as_ref().map(sum)).collect(),
-            // Busy, or failing as a whole: nothing is known of this copy.
-            Answer::Refused(crate::message::Refusal::NoBand) => None,
-            _ => return Some(self.complete()),
+            // Nothing, or less than it should.
+            Answer::Refused(Refusal::NoBand | Refusal::Invalid) => None,
+            // Failing as a whole, or with other things to do: nothing is known of this copy.
+            _ => {
+                page.busy.insert(node);
+                return Some(self.complete(now));
+            }
         };
         page.sums.insert(node, sums);
-        Some(self.complete())
+        Some(self.complete(now))
     }
 
     /// A node does not answer any more.
-    pub fn down(&mut self, node: NodeId) -> Vec<Found> {
+    pub fn down(&mut self, now: Instant, node: NodeId) -> Vec<Found> {
         let Some(page) = &mut self.page else { return Vec::new() };
         let before = page.asked.len();
         page.asked.retain(|_, of| *of != node);
-        if page.asked.len() < before { self.complete() } else { Vec::new() }
+        if page.asked.len() == before {
+            return Vec::new();
+        }
+        self.miss(node);
+        self.complete(now)
     }
 
-    fn complete(&mut self) -> Vec<Found> {
-        let Some(page) = self.page.as_ref().filter(|page| page.asked.is_empty()) else {
+    fn complete(&mut self, now: Instant) -> Vec<Found> {
+        let Some(page) = self.page.as_mut().filter(|page| page.asked.is_empty()) else {
             return Vec::new();
         };
+        // Who was always busy with one page of the band is not waited for at the next.
+        let waits = page.busy.iter().any(|node| !self.seen.unread.contains(node));
+        if waits && page.attempts < ATTEMPTS_MAX {
+            page.attempts += 1;
+            self.read_at = self.read_at.max(now + AGAIN_NS);
+            return Vec::new();
+        }
+        page.attempts = 0;
         self.pages_done += 1;
         let name = page.band.name;
         let bad = page.sums.iter().filter(|(_, sums)| sums.is_none());
@@ -137,43 +273,58 @@ impl Scrub {
         let sound: Vec<_> =
             page.sums.iter().filter_map(|(&node, sums)| Some((node, sums.as_ref()?))).collect();
         // Where nobody can read it there is nothing to copy from: all copies stay.
-        if sound.is_empty() {
-            found.clear();
+        if sound.is_empty() && !found.is_empty() {
+            found = vec![Found::Unsound];
         }
         if sound.iter().any(|(_, sums)| *sums != sound[0].1) {
             found.push(Found::Unlike(name, sound.iter().map(|(node, _)| *node).collect()));
         }
+        for node in std::mem::take(&mut page.busy) {
+            self.miss(node);
+        }
         found
     }
 
-    /// The next page of the band, or the first of the next band, or of the first one again.
+    /// The same page again, the next one of the band, or the first of the next band; `None` where a round ends.
     fn next(&mut self, directory: &dyn Directory) -> Option<Page> {
-        let (asked, sums) = (BTreeMap::new(), BTreeMap::new());
+        let of = |band, page, attempts| {
+            let (asked, busy, sums) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+            Page { band, page, attempts, asked, busy, sums }
+        };
         if let Some(page) = self.page.take() {
-            let now = directory.band(page.band.name.band);
-            let next = page.page + 1;
+            let now = directory.written(page.band.name.band);
+            let next = page.page + u32::from(page.attempts == 0);
             if let Some(band) = now.filter(|band| band.name == page.band.name && next < band.pages)
             {
-                return Some(Page { band, page: next, asked, sums });
+                return Some(of(band, next, page.attempts));
             }
         }
-        let band = directory.next(self.after).or_else(|| {
+        self.seen = Seen::default();
+        let Some(band) = directory.next_written(self.after) else {
             self.rounds_done += 1;
-            directory.next(None)
-        })?;
+            self.last = self.round;
+            self.begin();
+            return None;
+        };
         self.after = Some(band.name.band);
-        Some(Page { band, page: 0, asked, sums })
+        Some(of(band, 0, 0))
     }
 }
 
 /// Between two pages, whatever the rate.
 const MIN_PAUSE_NS: u64 = 1000;
+/// Between two rounds.
+const ROUND_PAUSE_NS: u64 = MILLISECOND;
+/// A page that a node was too busy to read is read again after this, and so often.
+const AGAIN_NS: u64 = 20 * MILLISECOND;
+const ATTEMPTS_MAX: u32 = 50;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::Refusal;
-    use crate::words::VolumeId;
+    use crate::control::values::NodeState;
+    use crate::repair::NodeView;
+    use crate::words::{DomainId, VolumeId};
     use flash::OOB_BYTES;
 
     struct One(SealedBand);
@@ -185,6 +336,14 @@ mod tests {
 
         fn band(&self, _: u32) -> Option<SealedBand> {
             Some(self.0.clone())
+        }
+
+        fn next_written(&self, after: Option<u32>) -> Option<SealedBand> {
+            self.next(after)
+        }
+
+        fn written(&self, band: u32) -> Option<SealedBand> {
+            self.band(band)
         }
 
         fn is_over(&self, _: BandName) -> bool {
@@ -200,25 +359,71 @@ mod tests {
         Some(Slot { oob: [0; OOB_BYTES], crc, data: None })
     }
 
+    const NAME: BandName = BandName { volume: VolumeId(1), band: 0, life: 1 };
+
+    /// A band of two pages on three nodes, all of them up.
+    struct Bench {
+        scrub: Scrub,
+        directory: One,
+        nodes: Nodes,
+        asks: u64,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let holders = vec![NodeId(0), NodeId(1), NodeId(2)];
+            let view = |node: &NodeId| NodeView {
+                node: *node,
+                domain: DomainId(node.0),
+                state: NodeState::In,
+                durable: true,
+                bands: 9,
+                bands_used: 1,
+                want: 1.0,
+            };
+            let mut nodes = Nodes::default();
+            nodes.set(Instant(0), holders.iter().map(view).collect());
+            holders.iter().for_each(|node| nodes.up(*node));
+            let shape = BandShape { pages: 2, slots_per_page: 2 };
+            let mut scrub = Scrub::new(Generation(1), shape, 1 << 20);
+            scrub.idle = true;
+            Self {
+                scrub,
+                directory: One(SealedBand { name: NAME, pages: 2, holders }),
+                nodes,
+                asks: 0,
+            }
+        }
+
+        /// Who is asked next, by which asks.
+        fn step(&mut self) -> Vec<(NodeId, AskId)> {
+            let now = self.scrub.read_at;
+            let mut next_id = || {
+                self.asks += 1;
+                AskId(self.asks)
+            };
+            let asks = self.scrub.step::<u64>(now, &self.directory, &self.nodes, &mut next_id);
+            asks.into_iter().map(|(node, id, _)| (node, id)).collect()
+        }
+
+        /// All who are asked next answer so.
+        fn answer(&mut self, answer: &Answer<u64>) {
+            for (_, id) in self.step() {
+                self.scrub.answered(Instant(0), id, answer).expect("it was asked");
+            }
+        }
+    }
+
     /// What is found when three nodes answer so to the first page.
     fn found(answers: [Answer<u64>; 3]) -> Vec<Found> {
-        let name = BandName { volume: VolumeId(1), band: 0, life: 1 };
-        let holders = vec![NodeId(0), NodeId(1), NodeId(2)];
-        let directory = One(SealedBand { name, pages: 2, holders });
-        let shape = BandShape { pages: 2, slots_per_page: 2 };
-        let mut scrub = Scrub::new(Generation(1), shape, 1 << 20);
-        scrub.idle = true;
-        let mut next = 0;
-        let mut next_id = || {
-            next += 1;
-            AskId(next)
-        };
-        let asks = scrub.step::<u64>(Instant(0), &directory, |_| true, &mut next_id);
+        let mut bench = Bench::new();
+        let asks = bench.step();
+        let mut scrub = bench.scrub;
         assert_eq!(asks.len(), 3);
         assert_eq!(scrub.deadline(), None, "one page at a time");
         let mut found = Vec::new();
-        for ((_, id, _), answer) in asks.iter().zip(&answers) {
-            found.extend(scrub.answered(*id, answer).expect("it was asked"));
+        for ((_, id), answer) in asks.iter().zip(&answers) {
+            found.extend(scrub.answered(Instant(0), *id, answer).expect("it was asked"));
         }
         // Three copies of two slots take so long at this rate.
         assert_eq!(scrub.deadline(), Some(Instant(6 * 4096 * SECOND / (1 << 20))));
@@ -228,24 +433,56 @@ mod tests {
     #[test]
     fn copies_that_are_alike_are_well_and_one_that_cannot_be_read_is_damaged() {
         let well = || Answer::Slots(vec![slot(1), slot(2)]);
-        let name = BandName { volume: VolumeId(1), band: 0, life: 1 };
         assert_eq!(found([well(), well(), well()]), []);
         let torn = Answer::Slots(vec![slot(1), None]);
-        assert_eq!(found([well(), torn, well()]), [Found::Damaged(name, NodeId(1))]);
+        assert_eq!(found([well(), torn, well()]), [Found::Damaged(NAME, NodeId(1))]);
         let gone = Answer::Refused(Refusal::NoBand);
-        assert_eq!(found([well(), well(), gone]), [Found::Damaged(name, NodeId(2))]);
+        assert_eq!(found([well(), well(), gone]), [Found::Damaged(NAME, NodeId(2))]);
+        let short = Answer::Refused(Refusal::Invalid);
+        assert_eq!(found([short, well(), well()]), [Found::Damaged(NAME, NodeId(0))]);
         let busy = || Answer::Refused(Refusal::Busy);
         assert_eq!(found([busy(), well(), busy()]), [], "nothing is known of who is busy");
     }
 
     #[test]
     fn sound_copies_that_differ_are_told_of_and_a_last_one_is_not_given_up() {
-        let name = BandName { volume: VolumeId(1), band: 0, life: 1 };
         let (one, other) =
             (Answer::Slots(vec![slot(1), slot(2)]), Answer::Slots(vec![slot(1), slot(3)]));
         let both = vec![NodeId(0), NodeId(1), NodeId(2)];
-        assert_eq!(found([one.clone(), other, one]), [Found::Unlike(name, both)]);
+        assert_eq!(found([one.clone(), other, one]), [Found::Unlike(NAME, both)]);
         let torn = || Answer::Slots(vec![None, slot(2)]);
-        assert_eq!(found([torn(), torn(), torn()]), []);
+        assert_eq!(found([torn(), torn(), torn()]), [Found::Unsound]);
+    }
+
+    #[test]
+    fn a_round_that_begins_anew_reads_all_again_and_hears_no_answer_of_before() {
+        let (mut bench, well) = (Bench::new(), Answer::Slots(vec![slot(1), slot(2)]));
+        bench.answer(&well);
+        let before = bench.step();
+        bench.scrub.begin();
+        assert_eq!(bench.scrub.answered(Instant(0), before[0].1, &well), None);
+        for _ in 0..2 {
+            assert_eq!(bench.scrub.rounds_done, 0);
+            bench.answer(&well);
+        }
+        assert_eq!((bench.step().len(), bench.scrub.rounds_done), (0, 1), "both pages of it");
+    }
+
+    #[test]
+    fn copies_on_nodes_that_are_away_or_always_busy_are_counted_once_as_not_read() {
+        let (mut bench, well) = (Bench::new(), Answer::Slots(vec![slot(1), slot(2)]));
+        bench.nodes.down(Instant(0), NodeId(1));
+        let mut pages = 0;
+        while bench.scrub.rounds_done == 0 {
+            for (node, id) in bench.step() {
+                let busy = node == NodeId(2);
+                let answer = if busy { Answer::Refused(Refusal::Busy) } else { well.clone() };
+                bench.scrub.answered(Instant(0), id, &answer);
+                pages += u32::from(busy);
+            }
+        }
+        assert_eq!(bench.scrub.last, Round { unread: 2, ..Round::default() });
+        assert_eq!(pages, ATTEMPTS_MAX + 2, "it is asked for the first page again and again");
+        assert_eq!(bench.scrub.pages_done, 2);
     }
 }

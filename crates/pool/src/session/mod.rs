@@ -145,6 +145,8 @@ pub enum Input<'a, D> {
     Plan(Plan),
     /// Whether the volume is idle enough for scrub.
     Idle(bool),
+    /// A round of scrub begins now.
+    Scrub,
     /// Nodes may differ by this share of their room, above 0, before bands move: from now on.
     Spread(f64),
     /// The owner of the volume says not to wait for nodes that are away: see [`crate::opening`].
@@ -371,7 +373,7 @@ impl<D: Clone> Session<D> {
                 self.outputs.push_back(Output::Released);
                 return;
             }
-            Input::Checkpoints(_) | Input::Idle(_) | Input::Spread(_) => return,
+            Input::Checkpoints(_) | Input::Idle(_) | Input::Scrub | Input::Spread(_) => return,
             Input::Command(_) | Input::Program { .. } => {
                 panic!("an FTL is mounted when the volume was opened")
             }

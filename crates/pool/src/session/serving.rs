@@ -311,6 +311,7 @@ impl<D: Clone> Serving<D> {
             Input::Checkpoints(checkpoints) => self.standing.checkpoints(checkpoints),
             Input::Plan(plan) => self.remote.handle(now, client::Input::Plan(plan)),
             Input::Idle(idle) => self.repair(RepairInput::Idle(idle)),
+            Input::Scrub => self.repair(RepairInput::Scrub),
             Input::Spread(share) => self.repair(RepairInput::Spread(share)),
             Input::Release => {
                 self.releasing = true;
@@ -579,7 +580,11 @@ impl<D: Clone> Serving<D> {
             RejoinOutput::Holds(band, _) => {
                 let held = self.remote.directory().held(BlockId(band.band));
                 // One that was not found when the FTL was mounted is found by the next opening.
-                if held.is_some_and(|held| held.name == band) {
+                let is_it = held.is_some_and(|held| held.name == band);
+                if is_it && self.repair.is_bad(node, band) {
+                    // It is whole and was found damaged: it would be taken for a copy until scrub finds it again.
+                    self.remote.handle(now, client::Input::Damaged { band, node });
+                } else if is_it {
                     self.remote.handle(now, client::Input::Copied { band, node });
                     self.standing.joined(band, node);
                 }
@@ -654,7 +659,8 @@ impl<D: Clone> Serving<D> {
                 }
             }
             RepairOutput::Damaged(name, node) => {
-                self.forget_copy(name, node);
+                self.remote.handle(self.now, client::Input::Damaged { band: name, node });
+                self.standing.left(name, node);
                 self.outputs.push_back(Output::Noted(Note::Damaged(name, node)));
             }
             RepairOutput::Unlike(name, nodes) => {

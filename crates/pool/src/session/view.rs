@@ -26,12 +26,13 @@ impl View<'_> {
     /// A band as repair may see it: sealed, and on all its members that are there.
     fn sealed(&self, held: &Held) -> Option<SealedBand> {
         let settled = held.phase == Phase::Sealed && self.standing.is_sealed(held.name);
-        settled.then(|| SealedBand {
-            name: held.name,
-            pages: held.pages,
-            holders: held.nodes.clone(),
-        })
+        settled.then(|| as_sealed(held))
     }
+}
+
+/// With the pages that count now.
+fn as_sealed(held: &Held) -> SealedBand {
+    SealedBand { name: held.name, pages: held.pages, holders: held.nodes.clone() }
 }
 
 impl repair::Directory for View<'_> {
@@ -42,6 +43,16 @@ impl repair::Directory for View<'_> {
 
     fn band(&self, band: u32) -> Option<SealedBand> {
         self.directory.held(BlockId(band)).and_then(|held| self.sealed(held))
+    }
+
+    fn next_written(&self, after: Option<u32>) -> Option<SealedBand> {
+        let from = after.map_or(0, |after| after + 1);
+        (from..self.bands).find_map(|band| self.written(band))
+    }
+
+    fn written(&self, band: u32) -> Option<SealedBand> {
+        let held = self.directory.held(BlockId(band)).filter(|held| held.pages > 0);
+        held.map(as_sealed)
     }
 
     fn is_over(&self, name: BandName) -> bool {

@@ -24,15 +24,27 @@ const GENERATION: Generation = Generation(5);
 #[derive(Default)]
 struct Known {
     bands: BTreeMap<u32, SealedBand>,
+    /// Of them, those that take more pages.
+    open: BTreeSet<u32>,
 }
 
 impl Directory for Known {
     fn next(&self, after: Option<u32>) -> Option<SealedBand> {
         let from = after.map_or(0, |after| after + 1);
-        self.bands.range(from..).next().map(|(_, band)| band.clone())
+        let mut sealed = self.bands.range(from..).filter(|(band, _)| !self.open.contains(band));
+        sealed.next().map(|(_, band)| band.clone())
     }
 
     fn band(&self, band: u32) -> Option<SealedBand> {
+        self.bands.get(&band).filter(|_| !self.open.contains(&band)).cloned()
+    }
+
+    fn next_written(&self, after: Option<u32>) -> Option<SealedBand> {
+        let from = after.map_or(0, |after| after + 1);
+        self.bands.range(from..).next().map(|(_, band)| band.clone())
+    }
+
+    fn written(&self, band: u32) -> Option<SealedBand> {
         self.bands.get(&band).cloned()
     }
 
@@ -185,6 +197,9 @@ impl World {
     fn take(&mut self, output: RepairOutput<u64>) {
         match output {
             RepairOutput::Node { node, id, ask } => {
+                if let Ask::Free { band, .. } = &ask {
+                    self.check_free(node, *band, |state| state == NodeState::In);
+                }
                 let slow = u64::from(matches!(ask, Ask::Copy { .. })) * 70 * MILLISECOND;
                 let delay = slow + self.random.below(5 * MILLISECOND);
                 let link = self.links[node.0 as usize];
@@ -202,6 +217,8 @@ impl World {
             RepairOutput::Damaged(name, node) => {
                 self.damaged += 1;
                 assert!(self.rotten.contains(&(node, name)), "{name:?} on {node:?} is sound");
+                // An open band ends where it is.
+                self.known.open.remove(&name.band);
                 self.forget(name, node);
             }
             RepairOutput::Freed(..) => self.frees += 1,
@@ -247,7 +264,8 @@ impl World {
                     return;
                 }
                 if let Ask::Free { band, .. } = &ask {
-                    self.check_free(node, *band);
+                    // Nodes may have been told to go since it was asked.
+                    self.check_free(node, *band, NodeState::counts);
                 }
                 let source = match &ask {
                     Ask::Copy { band, from, .. } if self.up[from.0 as usize] => {
@@ -270,14 +288,14 @@ impl World {
     }
 
     /// A copy goes only if there are as many others, sound, in different domains, on nodes that stay.
-    fn check_free(&self, node: NodeId, name: BandName) {
+    fn check_free(&self, node: NodeId, name: BandName, stays: impl Fn(NodeState) -> bool) {
         let needed = self.known.bands.get(&name.band).is_some_and(|band| band.name == name);
         if !needed || !self.nodes[node.0 as usize].bands.contains_key(&name) {
             return;
         }
         let others = (0..NODES).filter(|&other| {
             let has = self.nodes[other as usize].bands.get(&name).is_some_and(|copy| copy.sealed);
-            has && NodeId(other) != node && self.views[other as usize].state == NodeState::In
+            has && NodeId(other) != node && stays(self.views[other as usize].state)
         });
         let domains: BTreeSet<DomainId> = others.map(domain).collect();
         assert!(
@@ -517,6 +535,60 @@ fn whatever_fails_no_last_copy_goes_and_all_bands_are_whole_again() {
     }
     println!("{copies} copies, {frees} frees, {damaged} damaged copies found");
     assert!(copies > 20 * SEEDS && frees > 20 * SEEDS && damaged > SEEDS / 2);
+}
+
+/// What a round that is begun now finds is repaired before it is told that all is, whatever was compared before.
+#[test]
+fn a_round_of_scrub_finds_what_is_damaged_when_it_begins_also_in_open_bands_and_says_when_it_is_repaired()
+ {
+    let mut world = World::new(1, None);
+    let bytes = u64::from(BANDS * SHAPE.pages) * REPLICAS as u64 * 4096;
+    let round_ns = bytes * SECOND / (50 * 4096);
+    // Half of a round.
+    world.run(round_ns / 2);
+    let open = BANDS - 1;
+    world.known.open.insert(open);
+    let rotten = [0, open].map(|band| {
+        let node = world.known.bands[&band].holders[0];
+        world.rot(node.0, band);
+        (node, world.known.bands[&band].name)
+    });
+    assert_eq!(world.rotten, BTreeSet::from(rotten));
+    world.tell(RepairInput::Scrub);
+    let progress = |world: &World| world.repair.progress(Instant(world.now));
+    while progress(&world).scrubbed.1 == 0 {
+        world.run(world.now + 10 * MILLISECOND);
+    }
+    assert!(world.now > round_ns + round_ns / 3, "it has read all of them since it began");
+    assert_eq!((world.damaged, progress(&world).found.0.damaged), (2, 2));
+    while progress(&world).mended_rounds == 0 {
+        assert!(world.now < 4 * round_ns, "{:?}", progress(&world));
+        world.run(world.now + 10 * MILLISECOND);
+    }
+    assert_eq!((world.copies >= 2, progress(&world).damaged), (true, 0));
+    for (node, name) in rotten {
+        let holders = &world.known.bands[&name.band].holders;
+        let domains: BTreeSet<DomainId> = holders.iter().map(|node| domain(node.0)).collect();
+        assert!(!holders.contains(&node) && domains.len() == REPLICAS, "{name:?} on {holders:?}");
+    }
+}
+
+/// Where there is no third domain for the copy nothing says that all is repaired.
+#[test]
+fn a_damaged_copy_that_cannot_be_replaced_is_not_called_repaired() {
+    let mut world = World::new(2, None);
+    let band = &world.known.bands[&0];
+    let (node, other) = (band.holders[0], band.holders[1]);
+    for away in (0..NODES).map(NodeId).filter(|of| ![node, other].contains(of)) {
+        (world.up[away.0 as usize], world.links[away.0 as usize]) = (false, 1);
+        world.tell(RepairInput::Down(away));
+    }
+    world.rot(node.0, 0);
+    world.tell(RepairInput::Scrub);
+    world.run(30 * SECOND);
+    let progress = world.repair.progress(Instant(world.now));
+    assert!(progress.scrubbed.1 > 0 && progress.damaged > 0, "{progress:?}");
+    assert!(progress.stuck > 0 && progress.mended_rounds == 0, "{progress:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::pool::volume::{Notice, VolumeStatus, When};
 use crate::runtime::shard::Mailbox;
 use crate::sockets::{self, Access, SocketFile, Speaks};
 use flash::MILLISECOND;
+use pool::repair::Round;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -158,8 +159,15 @@ fn scrub(when: &str, mailbox: &Mailbox<Notice>) -> Value {
     let all = [When::Now, When::Idle, When::Never];
     match all.into_iter().find(|of| of.name() == when) {
         Some(of) => {
-            mailbox.push(Notice::Scrub(of));
-            json!({ "scrub": when })
+            let name = of.name();
+            asked(|answer| {
+                let told = move |round: Result<Option<u64>, &str>| match round {
+                    Ok(None) => answer(json!({ "scrub": name })),
+                    Ok(Some(round)) => answer(json!({ "scrub": name, "round": round })),
+                    Err(why) => answer(json!({ "error": why })),
+                };
+                mailbox.push(Notice::Scrub(of, Box::new(told)));
+            })
         }
         None => json!({ "error": "scrub: now, idle or never" }),
     }
@@ -208,6 +216,16 @@ fn node_json(status: &NodeStatus, worn: &Worn) -> Value {
     })
 }
 
+/// What a round of scrub found.
+fn round_json(round: Round) -> Value {
+    json!({
+        "copies_damaged": round.damaged,
+        "bands_unsound": round.unsound,
+        "bands_unlike": round.unlike,
+        "copies_unread": round.unread,
+    })
+}
+
 fn volume_json(status: &VolumeStatus) -> Value {
     let nodes = status.nodes.iter();
     let mut value = json!({
@@ -231,6 +249,10 @@ fn volume_json(status: &VolumeStatus) -> Value {
             "seconds_left": progress.left_ns.map(|ns| ns as f64 / 1e9),
             "pages_scrubbed": progress.scrubbed.0,
             "scrub_rounds": progress.scrubbed.1,
+            "scrub_found": round_json(progress.found.0),
+            "scrub_finds": round_json(progress.found.1),
+            "bands_damaged": progress.damaged,
+            "scrub_rounds_mended": progress.mended_rounds,
         });
     }
     if let Some(counters) = status.counters {

@@ -55,8 +55,9 @@ pub enum Notice {
     Weights(Weights),
     /// Nodes that are away are not to be waited for.
     GoOn,
-    /// When copies are to be read and compared.
-    Scrub(When),
+    /// When copies are to be read and compared. With `Now` the number is told that the round has which begins by it, or
+    /// why none does.
+    Scrub(When, Box<dyn FnOnce(Result<Option<u64>, &'static str>) + Send>),
     /// Nodes may differ by this share of their room before bands move.
     Spread(f64),
     /// Tell how it does.
@@ -105,6 +106,7 @@ pub struct VolumeBackend {
     released: bool,
     checkpoints: u64,
     scrubbing: Scrubbing,
+    scrub_bytes_per_s: u64,
     now: Instant,
 }
 
@@ -114,6 +116,7 @@ impl VolumeBackend {
         (reach, plane): (Reach, PlaneLink),
         mailbox: Arc<Mailbox<Notice>>,
         geometry: Geometry,
+        scrub_bytes_per_s: u64,
     ) -> Self {
         Self {
             session,
@@ -134,6 +137,7 @@ impl VolumeBackend {
             released: false,
             checkpoints: 0,
             scrubbing: Scrubbing::new(Instant(0)),
+            scrub_bytes_per_s,
             now: Instant(0),
         }
     }
@@ -205,6 +209,22 @@ impl VolumeBackend {
         }
     }
 
+    /// Scrub as somebody says: which round is begun by it, if one is.
+    fn set_scrub(&mut self, now: Instant, when: When) -> Result<Option<u64>, &'static str> {
+        let rounds = self.session.scrub_rounds();
+        if when != When::Now {
+            self.scrubbing.set(now, when, rounds.unwrap_or(0));
+            return Ok(None);
+        }
+        let rounds = rounds.ok_or("the volume is not open yet: try again")?;
+        if self.scrub_bytes_per_s == 0 {
+            return Err("`client.scrub_rate` is 0, so no copies are read: give it another value");
+        }
+        self.scrubbing.set(now, when, rounds);
+        self.handle(now, Input::Scrub);
+        Ok(Some(rounds + 1))
+    }
+
     fn reached(&mut self, now: Instant, reached: Reached) {
         match reached {
             Reached::Up(facts) => {
@@ -242,7 +262,7 @@ impl VolumeBackend {
                 self.handle(now, Input::Plan(Plan::of(&weights, now)));
             }
             Notice::GoOn => self.handle(now, Input::GoOn),
-            Notice::Scrub(when) => self.scrubbing.set(when),
+            Notice::Scrub(when, answer) => answer(self.set_scrub(now, when)),
             Notice::Spread(share) => self.handle(now, Input::Spread(share)),
             Notice::Status(answer) => answer(self.status(now)),
         }

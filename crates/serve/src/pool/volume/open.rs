@@ -115,7 +115,9 @@ fn backend(
     options.repairs.set(&mut config.repair);
     let session = Session::new(Instant(0), config);
     let reach = Reach::new(caller, Arc::new(dialed));
-    let mut backend = VolumeBackend::new(session, (reach, link), mailbox, geometry);
+    let scrub_bytes_per_s = options.repairs.scrub_bytes_per_s;
+    let parts = (reach, link);
+    let mut backend = VolumeBackend::new(session, parts, mailbox, geometry, scrub_bytes_per_s);
     if *go_on {
         backend.told(Instant(0), Notice::GoOn);
     }

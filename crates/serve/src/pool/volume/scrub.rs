@@ -47,8 +47,12 @@ impl Scrubbing {
         Self { when, goes: false, busy_at: now, rounds: 0, due: now, begun: None }
     }
 
-    pub fn set(&mut self, when: When) {
+    /// As somebody says, where so many rounds are whole. With `Now` a round begins, whatever was read before.
+    pub fn set(&mut self, now: Instant, when: When, rounds: u64) {
         self.when = when;
+        if when == When::Now {
+            (self.rounds, self.begun) = (rounds, Some(now));
+        }
     }
 
     pub fn when(&self) -> When {
@@ -114,12 +118,13 @@ mod tests {
     fn what_somebody_says_holds_whatever_the_host_wants() {
         let mut scrub = Scrubbing::new(at(0));
         assert_eq!(scrub.look(at(1), 0), Some(true));
-        scrub.set(When::Never);
+        scrub.set(at(2), When::Never, 0);
         assert_eq!((scrub.look(at(2), 0), scrub.deadline()), (Some(false), None));
-        scrub.set(When::Now);
+        // The round before has just become whole.
+        scrub.set(at(3), When::Now, 1);
         scrub.busy(at(3));
-        assert_eq!(scrub.look(at(3), 0), Some(true));
-        assert_eq!(scrub.look(at(4), 1), Some(false), "one round, then as usual");
+        assert_eq!(scrub.look(at(3), 1), Some(true));
+        assert_eq!(scrub.look(at(4), 2), Some(false), "one round, then as usual");
         assert_eq!(scrub.when(), When::Idle);
     }
 }

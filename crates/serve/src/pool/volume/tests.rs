@@ -276,7 +276,7 @@ fn copies_are_compared_while_the_host_wants_nothing_and_when_somebody_says_so() 
     while pages(&mut volume) == 0 {
         assert!(volume.clock.now() < begun + 60 * SECOND, "nothing is compared");
     }
-    volume.mailbox.push(Notice::Scrub(When::Never));
+    volume.mailbox.push(Notice::Scrub(When::Never, Box::new(|_| {})));
     volume.status();
     let rests = pages(&mut volume);
     let until = volume.clock.now() + SECOND;
@@ -284,8 +284,12 @@ fn copies_are_compared_while_the_host_wants_nothing_and_when_somebody_says_so() 
         // One page may have been under way.
         assert!(pages(&mut volume) <= rests + 1);
     }
-    volume.mailbox.push(Notice::Scrub(When::Now));
+    let (send, told) = std::sync::mpsc::channel();
+    volume
+        .mailbox
+        .push(Notice::Scrub(When::Now, Box::new(move |round| send.send(round).expect("heard"))));
     volume.write(2, BLOCKS / 4);
+    assert_eq!(told.try_recv(), Ok(Ok(Some(1))), "no round has been whole yet");
     assert_eq!(volume.status().scrub, When::Now, "a round takes longer than that");
     while pages(&mut volume) <= rests + 1 {
         assert!(volume.clock.now() < until + 60 * SECOND, "nothing is compared");

@@ -45,6 +45,9 @@ const WAKE: u32 = u32::MAX;
 /// To give the volume back may take so long; who opens it next waits for the lease else.
 const RELEASE_NS: u64 = 2 * SECOND;
 
+/// Takes an answer to wherever somebody waits for it.
+pub type Tell<T> = Box<dyn FnOnce(T) + Send>;
+
 /// What other threads tell a volume.
 pub enum Notice {
     /// A connection to a node was made, or not.
@@ -57,11 +60,11 @@ pub enum Notice {
     GoOn,
     /// When copies are to be read and compared. With `Now` the number is told that the round has which begins by it, or
     /// why none does.
-    Scrub(When, Box<dyn FnOnce(Result<Option<u64>, &'static str>) + Send>),
+    Scrub(When, Tell<Result<Option<u64>, &'static str>>),
     /// Nodes may differ by this share of their room before bands move.
     Spread(f64),
     /// Tell how it does.
-    Status(Box<dyn FnOnce(VolumeStatus) + Send>),
+    Status(Tell<VolumeStatus>),
 }
 
 /// How a volume of a pool does.

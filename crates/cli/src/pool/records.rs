@@ -149,19 +149,31 @@ pub fn nodes(asks: &Asks) -> Result<End, Failure> {
     Ok(End::Good)
 }
 
-/// One row a node.
+/// One row a node, with its room where somebody asked for that.
 pub fn nodes_text(nodes: &[Value]) -> String {
+    let has_room = nodes.iter().any(|of| of.get("room").is_some());
     let heads = ["  node", "domain", "state", "address", "profile"].map(str::to_owned);
-    let row = |of: &Value| {
+    let mut rows = vec![heads.to_vec()];
+    for of in nodes {
         let word = |key: &str| of[key].as_str().unwrap_or_default().to_owned();
         let by = of["replaced_by"].as_u64().map_or(String::new(), |by| format!(" by {by}"));
         let state = format!("{}{by}", word("state"));
         let node = format!("  {}", of["node"]);
-        vec![node, of["domain"].to_string(), state, word("address"), word("profile")]
-    };
-    let rows: Vec<Vec<String>> =
-        [heads.to_vec()].into_iter().chain(nodes.iter().map(row)).collect();
+        rows.push(vec![node, of["domain"].to_string(), state, word("address"), word("profile")]);
+    }
+    if has_room {
+        rows[0].push("room".to_owned());
+        rows[1..].iter_mut().zip(nodes).for_each(|(row, of)| row.push(room_text(of)));
+    }
     table(&rows)
+}
+
+/// Raw blocks of a node that hold bands, and all of them.
+pub fn room_text(node: &Value) -> String {
+    match &node["room"] {
+        Value::Object(room) => format!("{} of {}", room["bands_used"], room["bands"]),
+        _ => "-".to_owned(),
+    }
 }
 
 pub fn volume(command: &Volume) -> Result<End, Failure> {

@@ -18,7 +18,10 @@
 //! for a while.
 
 mod plan;
+mod progress;
 mod scrub;
+
+pub use progress::Progress;
 
 use crate::control::mutant::Mutant;
 use crate::control::values::NodeState;
@@ -174,6 +177,8 @@ struct Scan {
     /// What it has counted so far, and what the last whole one had.
     now: Tally,
     last: Tally,
+    /// There was a whole one.
+    is_counted: bool,
     /// Nodes that go and of which no copy was met so far.
     leaving: BTreeSet<NodeId>,
     cleared: BTreeSet<NodeId>,
@@ -264,29 +269,6 @@ pub enum RepairOutput<D> {
     Clear(NodeId),
     /// Another one owns the volume: it is over.
     Stale(Generation),
-}
-
-/// How far repair has come.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Progress {
-    /// Bands with too few copies.
-    pub lacking: u64,
-    /// Bands on nodes that are drained.
-    pub draining: u64,
-    /// Bands that move to spread.
-    pub spreading: u64,
-    /// Of the lacking ones, those of which no copy can be reached, or for which no node has room.
-    pub stuck: u64,
-    /// Copies under way.
-    pub copying: u64,
-    /// Copies made.
-    pub copied: u64,
-    /// Bytes that are still to be copied.
-    pub bytes_left: u64,
-    /// How long that takes at the pace of now; `None` if nothing goes on.
-    pub left_ns: Option<u64>,
-    /// Pages that scrub compared, and whole rounds.
-    pub scrubbed: (u64, u64),
 }
 
 impl<D> Repair<D> {
@@ -384,29 +366,6 @@ impl<D> Repair<D> {
         [Some(self.scan.next_at), self.scrub.deadline(), rest, absence].into_iter().flatten().min()
     }
 
-    /// How far it has come.
-    pub fn progress(&self, now: Instant) -> Progress {
-        let tally = self.scan.last;
-        let bytes_left = tally.pages * self.page_bytes();
-        let elapsed = self.copied.since.map_or(0, |since| now - since);
-        let pace = match elapsed {
-            0..SECOND => self.config.bytes_per_s_max,
-            _ => (u128::from(self.copied.bytes) * u128::from(SECOND) / u128::from(elapsed)) as u64,
-        };
-        let left_ns = u128::from(bytes_left) * u128::from(SECOND) / u128::from(pace.max(1));
-        Progress {
-            lacking: tally.lacking,
-            draining: tally.draining,
-            spreading: tally.spreading,
-            stuck: tally.stuck,
-            copying: self.jobs.len() as u64,
-            copied: self.copied.bands,
-            bytes_left,
-            left_ns: (!self.jobs.is_empty()).then(|| u64::try_from(left_ns).unwrap_or(u64::MAX)),
-            scrubbed: (self.scrub.pages_done, self.scrub.rounds_done),
-        }
-    }
-
     fn page_bytes(&self) -> u64 {
         u64::from(self.config.shape.slots_per_page) * BLOCK_BYTES as u64
     }
@@ -459,6 +418,7 @@ impl<D> Repair<D> {
 
     fn scanned(&mut self, now: Instant, directory: &dyn Directory) {
         self.scan.last = std::mem::take(&mut self.scan.now);
+        self.scan.is_counted = true;
         self.scan.after = None;
         let pause = if self.scan.again { SCAN_PAUSE_NS } else { RESCAN_NS };
         let rested = self.rest.values().map(|&at| at - now).min().unwrap_or(pause);

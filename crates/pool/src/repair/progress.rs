@@ -1,0 +1,58 @@
+//! How far repair has come, for whoever asks.
+
+use super::Repair;
+use flash::{Instant, SECOND};
+
+/// How far repair has come.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Progress {
+    /// Bands with too few copies.
+    pub lacking: u64,
+    /// Bands on nodes that are drained.
+    pub draining: u64,
+    /// Bands that move to spread.
+    pub spreading: u64,
+    /// Of the lacking ones, those of which no copy can be reached, or for which no node has room.
+    pub stuck: u64,
+    /// Copies under way.
+    pub copying: u64,
+    /// Copies made.
+    pub copied: u64,
+    /// Bytes that are still to be copied.
+    pub bytes_left: u64,
+    /// How long that takes at the pace of now; `None` if nothing goes on.
+    pub left_ns: Option<u64>,
+    /// Pages that scrub compared, and whole rounds.
+    pub scrubbed: (u64, u64),
+    /// Nodes that are away, but not for long enough to copy what they have.
+    pub away: u64,
+    /// All bands were looked at since the volume was opened; else the numbers of bands are too small.
+    pub is_counted: bool,
+}
+
+impl<D> Repair<D> {
+    /// How far it has come.
+    pub fn progress(&self, now: Instant) -> Progress {
+        let tally = self.scan.last;
+        let bytes_left = tally.pages * self.page_bytes();
+        let elapsed = self.copied.since.map_or(0, |since| now - since);
+        let pace = match elapsed {
+            0..SECOND => self.config.bytes_per_s_max,
+            _ => (u128::from(self.copied.bytes) * u128::from(SECOND) / u128::from(elapsed)) as u64,
+        };
+        let left_ns = u128::from(bytes_left) * u128::from(SECOND) / u128::from(pace.max(1));
+        Progress {
+            lacking: tally.lacking,
+            draining: tally.draining,
+            spreading: tally.spreading,
+            stuck: tally.stuck,
+            copying: self.jobs.len() as u64,
+            copied: self.copied.bands,
+            bytes_left,
+            left_ns: (!self.jobs.is_empty()).then(|| u64::try_from(left_ns).unwrap_or(u64::MAX)),
+            scrubbed: (self.scrub.pages_done, self.scrub.rounds_done),
+            away: self.nodes.away(),
+            is_counted: self.scan.is_counted,
+        }
+    }
+}

@@ -15,6 +15,7 @@
 //! - [`control`] is what all must agree on: membership, owners, bands that may be open, the controller.
 //! - [`opening`] takes a volume over: fences its last owner, and finds which bands lie where and how far.
 //! - [`repair`] makes copies that are lacking, empties nodes, spreads bands and compares copies.
+//! - [`room`] tells whether nodes can hold volumes that are to be made.
 //! - [`session`] is all of that for one client of one volume: what a driver drives.
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
@@ -27,6 +28,7 @@ pub mod node;
 pub mod opening;
 pub mod profile;
 pub mod repair;
+pub mod room;
 pub mod session;
 pub mod volume;
 pub mod wire;

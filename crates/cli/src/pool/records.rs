@@ -6,11 +6,13 @@ use crate::{End, Failure};
 use flash::BLOCK_BYTES;
 use pool::control::values::{Degraded, NodeRecord, NodeState};
 use pool::profile::Profile;
-use pool::volume::Wanted;
-use pool::words::{DomainId, NodeId};
+use pool::room::Rooms;
+use pool::volume::{Wanted, plan};
+use pool::words::{DomainId, NodeId, VolumeId};
 use serde_json::{Value, json};
 use serve::pool::controller::OWN_PROFILE;
-use serve::pool::{records, status};
+use serve::pool::plane::PlaneCalls;
+use serve::pool::{records, room, status};
 use std::collections::BTreeSet;
 
 #[derive(clap::Args)]
@@ -54,7 +56,8 @@ pub enum Volume {
     /// Make a volume
     #[command(after_help = "Examples:\n  \
         weir pool volume create data --size 1TiB --config admin.toml\n  \
-        weir pool volume create fast --size 100GiB --replicas 3 --config admin.toml")]
+        weir pool volume create fast --size 100GiB --replicas 3 --config admin.toml\n  \
+        weir pool volume create data --size 2TiB --thin --config admin.toml   more nodes will join")]
     Create(Create),
     /// List the volumes
     #[command(after_help = "Examples:\n  \
@@ -85,6 +88,9 @@ pub struct Create {
     /// Go on writing with fewer copies than `--replicas` where nodes are missing, instead of waiting for them
     #[arg(long)]
     go_on: bool,
+    /// Although the nodes that are there cannot hold all of it: more will join before it is full
+    #[arg(long)]
+    thin: bool,
     #[command(flatten)]
     asks: Asks,
 }
@@ -149,19 +155,31 @@ pub fn nodes(asks: &Asks) -> Result<End, Failure> {
     Ok(End::Good)
 }
 
-/// One row a node.
+/// One row a node, with its room where somebody asked for that.
 pub fn nodes_text(nodes: &[Value]) -> String {
+    let has_room = nodes.iter().any(|of| of.get("room").is_some());
     let heads = ["  node", "domain", "state", "address", "profile"].map(str::to_owned);
-    let row = |of: &Value| {
+    let mut rows = vec![heads.to_vec()];
+    for of in nodes {
         let word = |key: &str| of[key].as_str().unwrap_or_default().to_owned();
         let by = of["replaced_by"].as_u64().map_or(String::new(), |by| format!(" by {by}"));
         let state = format!("{}{by}", word("state"));
         let node = format!("  {}", of["node"]);
-        vec![node, of["domain"].to_string(), state, word("address"), word("profile")]
-    };
-    let rows: Vec<Vec<String>> =
-        [heads.to_vec()].into_iter().chain(nodes.iter().map(row)).collect();
+        rows.push(vec![node, of["domain"].to_string(), state, word("address"), word("profile")]);
+    }
+    if has_room {
+        rows[0].push("room".to_owned());
+        rows[1..].iter_mut().zip(nodes).for_each(|(row, of)| row.push(room_text(of)));
+    }
     table(&rows)
+}
+
+/// Raw blocks of a node that hold bands, and all of them.
+pub fn room_text(node: &Value) -> String {
+    match &node["room"] {
+        Value::Object(room) => format!("{} of {}", room["bands_used"], room["bands"]),
+        _ => "-".to_owned(),
+    }
 }
 
 pub fn volume(command: &Volume) -> Result<End, Failure> {
@@ -195,10 +213,16 @@ fn create(args: &Create) -> Result<End, Failure> {
     wanted.op_percent = args.op;
     wanted.band_bytes = bytes("--band", &args.band)?;
     wanted.degraded = if args.go_on { Degraded::GoOn } else { Degraded::Pause };
-    let mut calls = args.asks.part.calls()?;
+    let plane = args.asks.part.load()?.plane().map_err(failure)?;
+    let mut calls = PlaneCalls::connect(&plane).map_err(failure)?;
     let nodes = records::nodes(&mut calls).map_err(failure)?;
     let domains = nodes.iter().map(|found| &found.record);
     if let Some(why) = too_few_domains(domains, args.replicas).filter(|_| !args.go_on) {
+        return Err(format!("volume {}: {why}", args.name));
+    }
+    // What nobody knows the room for is made, as it always was.
+    let rooms = if args.thin { None } else { room::rooms(&plane, &mut calls).map_err(failure)? };
+    if let Some(why) = rooms.and_then(|rooms| too_little_room(&rooms, &wanted)) {
         return Err(format!("volume {}: {why}", args.name));
     }
     let made = records::create(&mut calls, &wanted).map_err(failure)?;
@@ -233,6 +257,27 @@ fn too_few_domains<'a>(
          other domains join first (`weir pool join`), take fewer copies by --replicas, or say --go-on: it then begins \
          with fewer",
         domains.len()
+    ))
+}
+
+/// Why it could not be filled with what is there. What can be no volume at all is left to whoever makes it.
+fn too_little_room(rooms: &Rooms, wanted: &Wanted) -> Option<String> {
+    let record = plan(VolumeId(0), wanted).ok().filter(|record| !rooms.holds(record))?;
+    let most = rooms.blocks_max(wanted) * BLOCK_BYTES as u64;
+    let most = most - most % (1 << 20);
+    let fits = match most {
+        0 => "nothing more fits".to_owned(),
+        most => format!("--size {} would fit", crate::size::config_text(most)),
+    };
+    Some(format!(
+        "{} bands in {} copies, and nodes that take bands have {} raw blocks in {} failure domains, of which volumes \
+         that exist may take {}: {fits}: take a smaller --size, fewer copies by --replicas, let more nodes join \
+         (`weir pool join`), or say --thin, if they will before it is full",
+        record.bands,
+        record.replicas,
+        rooms.raw_blocks(),
+        rooms.domains(),
+        rooms.taken()
     ))
 }
 
@@ -303,5 +348,29 @@ mod tests {
             let Some((why, said)) = why.zip(said) else { continue };
             assert!(why.contains(said) && why.contains("--replicas"), "{why}");
         }
+    }
+
+    #[test]
+    fn a_volume_that_nodes_cannot_hold_is_refused_with_what_would_fit_and_what_to_do() {
+        let mut rooms = Rooms::default();
+        (0..3).for_each(|domain| rooms.add_node(DomainId(domain), 1000));
+        let wanted = Wanted::new("data", 1 << 20);
+        assert_eq!(too_little_room(&rooms, &wanted), None, "4 GiB are 700 bands or so");
+        rooms.add_volume(&plan(VolumeId(1), &wanted).expect("it can be"));
+        let why = too_little_room(&rooms, &Wanted { blocks: 1 << 21, ..wanted.clone() });
+        let why = why.expect("8 GiB are too much beside it");
+        for part in
+            ["3000 raw blocks in 3 failure domains", "MiB would fit", "--thin", "--replicas"]
+        {
+            assert!(why.contains(part), "{part}: {why}");
+        }
+        let size = why.split("--size ").nth(1).and_then(|rest| rest.split(' ').next());
+        let blocks = bytes("--size", size.expect("a size")).expect("one") / BLOCK_BYTES as u64;
+        assert_eq!(too_little_room(&rooms, &Wanted { blocks, ..wanted.clone() }), None, "{why}");
+        rooms.add_volume(
+            &plan(VolumeId(2), &Wanted { blocks: 1 << 22, ..wanted.clone() }).expect("thin"),
+        );
+        let why = too_little_room(&rooms, &wanted).expect("all may be taken");
+        assert!(why.contains("nothing more fits"), "{why}");
     }
 }

@@ -147,7 +147,11 @@ fn nodes_text(nodes: &Value, before: &Look, now: &Look, seconds: f64) -> String 
         ];
         let path = sockets.get(&number).copied();
         match path.and_then(|path| Some((path, now.part(path)?))) {
-            None => row.extend(["-"; 6].map(str::to_owned)),
+            None => {
+                row.extend(["-"; 4].map(str::to_owned));
+                // Of nodes elsewhere the controller knows this much.
+                row.extend([super::records::room_text(node), "-".to_owned()]);
+            }
             Some((path, part)) => {
                 let rate = |pointer| grown(before.part(path), part, pointer, seconds);
                 let number = |key: &str| part[key].as_f64().unwrap_or_default();

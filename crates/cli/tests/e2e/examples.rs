@@ -88,7 +88,10 @@ const STAND_INS: &[(&str, &str)] = &[
     ("--capacity 64GiB", "--capacity 256MiB"),
     ("--capacity 2TiB", "--capacity 256MiB"),
     // The volume `data` of the pool that is there is in use, and there already.
-    ("volume create data --size 1TiB", "volume create mine --size 1TiB"),
+    // Its nodes are small, and these volumes stay empty.
+    ("volume create data --size 1TiB", "volume create mine --thin --size 1TiB"),
+    ("volume create data --size 2TiB", "volume create mine --size 2TiB"),
+    ("volume create fast --size", "volume create fast --thin --size"),
     ("pool volume delete data", "pool volume delete mine"),
     // The device there is small.
     ("volume create data --size 4GiB", "volume create data --size 8MiB"),
@@ -144,11 +147,11 @@ const BEFORE: &[(&str, &str)] = &[
     ("weir pool volume create", "weir pool volume delete mine --config admin.toml || true"),
     (
         "weir pool volume delete",
-        "weir pool volume create mine --size 1MiB --config admin.toml || true",
+        "weir pool volume create mine --thin --size 1MiB --config admin.toml || true",
     ),
     (
         "weir pool client", // Bands as the drives of `pool up` take them.
-        "weir pool volume create other --size 1MiB --band 1740KiB --config admin.toml",
+        "weir pool volume create other --thin --size 1MiB --band 1740KiB --config admin.toml",
     ),
     ("weir replay web.csv.gz --target /dev", "truncate -s 64M disk.img"),
     ("weir replay web.csv.gz --target 'nbd", "test -S weir-data/nbd.sock"),

@@ -228,7 +228,8 @@ impl PoolVolume {
         let block = BLOCK_BYTES as f64;
         let waf = (self.programmed / self.written.max(block)).max(1.0);
         let (reads, writes) = (std::mem::take(&mut self.reads), std::mem::take(&mut self.writes));
-        let volume = VolumeSeen { reads: reads as f64 * per_s, writes: writes as f64 * per_s, waf };
+        let (reads, writes) = (reads as f64 * per_s, writes as f64 * per_s);
+        let volume = VolumeSeen { reads, writes, waf, ..VolumeSeen::default() };
         inputs.push(Input::VolumeSeen(self.volume, volume));
         inputs.push(Input::Held(self.held()));
         inputs

@@ -20,6 +20,7 @@ pub mod weights;
 pub use explain::{Explained, Limit};
 
 use crate::profile::{DAMPING, LoadModel, Profile, ProfileError, Slo};
+use crate::repair::Progress;
 use crate::words::{DomainId, Members, NodeId, VolumeId};
 use balance::Group;
 use flash::{Instant, MILLISECOND, SECOND};
@@ -116,6 +117,17 @@ pub struct NodeSeen {
     pub tail_us: f64,
     /// The part of its endurance that is used.
     pub wear: f64,
+    /// Its raw blocks, if it told of them.
+    pub room: Option<Room>,
+}
+
+/// What a node has room for.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Room {
+    /// Bands that it has raw blocks for, all in all.
+    pub bands: u32,
+    /// Bands that are there.
+    pub used: u32,
 }
 
 /// What the client of a volume saw in the last period.
@@ -127,6 +139,37 @@ pub struct VolumeSeen {
     pub writes: f64,
     /// What its FTL writes for each of them, copies not counted: 1 without GC.
     pub waf: f64,
+    /// Nothing until its bands were counted.
+    pub redundancy: Option<Redundancy>,
+}
+
+/// Whether bands of a volume are where they should be. Only its client knows.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Redundancy {
+    /// Bands that lack a copy.
+    pub lacking: u64,
+    /// Bands for which nothing can be done now: there is nothing to copy from, or nowhere to copy to.
+    pub stuck: u64,
+    /// Bands that are to leave nodes which are drained.
+    pub draining: u64,
+    /// Bands that are to leave nodes which have more than their share.
+    pub spreading: u64,
+    /// Nodes that are away, and what they have is not copied yet as they may come back.
+    pub away: u64,
+    /// Bytes that are to be copied for all of it.
+    pub bytes_left: u64,
+    /// How long that takes at the pace of now; `None` if nothing goes on.
+    pub left_ns: Option<u64>,
+}
+
+impl Redundancy {
+    /// As repair has it, once it has counted.
+    pub fn of(progress: &Progress) -> Option<Self> {
+        let Progress { lacking, stuck, draining, spreading, away, bytes_left, left_ns, .. } =
+            *progress;
+        let told = Self { lacking, stuck, draining, spreading, away, bytes_left, left_ns };
+        progress.is_counted.then_some(told)
+    }
 }
 
 /// What a controller is told.
@@ -140,6 +183,13 @@ pub enum Input {
         domain: DomainId,
         /// Of its drive.
         profile: Profile,
+    },
+    /// A node belongs to the pool, and nothing is known of what its drive can do.
+    Unknown {
+        /// Which.
+        node: NodeId,
+        /// What it fails together with.
+        domain: DomainId,
     },
     /// A node is gone, until it says something again or is told of anew.
     Gone(NodeId),
@@ -174,12 +224,34 @@ struct Node {
     watch: Watch,
 }
 
+/// A node without a profile: no plan counts on it.
+#[derive(Debug)]
+struct Stranger {
+    domain: DomainId,
+    seen_at: Instant,
+    /// Of what it told; nothing until then.
+    seen: Option<NodeSeen>,
+    is_gone: bool,
+}
+
+impl Stranger {
+    fn is_live(&self, now: Instant, silent_ns: u64) -> bool {
+        !self.is_gone && now - self.seen_at < silent_ns
+    }
+
+    fn room(&self) -> Option<Room> {
+        self.seen.and_then(|seen| seen.room)
+    }
+}
+
 /// More nodes, volumes or sets of members than that are not looked at.
 const NODES_MAX: usize = 1 << 16;
 const VOLUMES_MAX: usize = 1 << 16;
 const GROUPS_MAX: usize = 1 << 20;
 /// A demand that falls is believed by so much of the last one a period: bursts come again.
 const FALLS: f64 = 0.8;
+/// What the client of a volume told of its copies is believed for so long: longer than one that is busy is silent.
+const REDUNDANCY_NS: u64 = 5 * SECOND;
 
 /// See the head of the file.
 #[derive(Debug)]
@@ -189,6 +261,7 @@ pub struct Controller {
     /// In the order of their ids; shapes of the fleet likewise.
     nodes: Vec<Node>,
     fleet: Fleet,
+    strangers: BTreeMap<NodeId, Stranger>,
     volumes: BTreeMap<VolumeId, (VolumeSeen, Instant)>,
     held: Vec<(Members, u64)>,
     /// The same as parts of all, of the nodes that were live at the last plan; made anew when either changes.
@@ -230,6 +303,7 @@ impl Controller {
             policy,
             nodes: Vec::new(),
             fleet: Fleet::default(),
+            strangers: BTreeMap::new(),
             volumes: BTreeMap::new(),
             held: Vec::new(),
             groups: Vec::new(),
@@ -248,13 +322,25 @@ impl Controller {
     /// If the profile of a node cannot be planned with; the node is then as it was.
     pub fn handle(&mut self, now: Instant, input: Input) -> Result<(), ProfileError> {
         match input {
-            Input::Node { node, domain, profile } => self.join(now, node, domain, profile)?,
+            Input::Node { node, domain, profile } => {
+                self.join(now, node, domain, profile)?;
+                self.strangers.remove(&node);
+            }
+            Input::Unknown { node, domain } => {
+                if self.place(node).is_err() && self.strangers.len() < NODES_MAX {
+                    let new = Stranger { domain, seen_at: now, seen: None, is_gone: false };
+                    self.strangers.entry(node).or_insert(new);
+                }
+            }
             Input::Gone(node) => {
                 if let Ok(at) = self.place(node) {
                     self.nodes[at].is_gone = true;
+                } else if let Some(stranger) = self.strangers.get_mut(&node) {
+                    stranger.is_gone = true;
                 }
             }
             Input::Removed(node) => {
+                self.strangers.remove(&node);
                 if let Ok(at) = self.place(node) {
                     self.nodes.remove(at);
                     self.fleet.shapes.remove(at);
@@ -264,7 +350,7 @@ impl Controller {
             Input::NodeSeen(node, seen) => self.see(now, node, seen),
             Input::VolumeSeen(volume, seen) => {
                 let (reads, writes) = (sound(seen.reads), sound(seen.writes));
-                let seen = VolumeSeen { reads, writes, waf: sound(seen.waf).min(WAF_MAX) };
+                let seen = VolumeSeen { reads, writes, waf: sound(seen.waf).min(WAF_MAX), ..seen };
                 if self.volumes.len() < VOLUMES_MAX || self.volumes.contains_key(&volume) {
                     self.volumes.insert(volume, (seen, now));
                 }
@@ -336,6 +422,9 @@ impl Controller {
     }
 
     fn see(&mut self, now: Instant, node: NodeId, seen: NodeSeen) {
+        if let Some(stranger) = self.strangers.get_mut(&node) {
+            (stranger.seen_at, stranger.seen, stranger.is_gone) = (now, Some(seen), false);
+        }
         let Ok(at) = self.place(node) else { return };
         let seen = NodeSeen {
             reads: sound(seen.reads),
@@ -356,6 +445,8 @@ impl Controller {
     }
 
     fn plan(&mut self, now: Instant) {
+        let kept_ns = REDUNDANCY_NS.max(self.settings.silent_ns);
+        self.volumes.retain(|_, (_, at)| now - *at < kept_ns);
         self.demand = self.demand_now(now);
         self.survey(now);
         self.group();
@@ -388,7 +479,7 @@ impl Controller {
         let mut decision = self.policy.plan(&view);
         self.mend(&mut decision);
         self.turn += 1;
-        self.explained = self.explained_by(&decision);
+        self.explained = self.explained_by(now, &decision);
         let of = |(node, allotted): (&Node, &Allotment)| NodeWeights {
             node: node.node,
             mode: allotted.mode,

@@ -12,6 +12,11 @@ fn join(controller: &mut Controller, now: Instant, node: u32, domain: u32, profi
     controller.handle(now, input).expect("it is whole");
 }
 
+/// Just before the next plan.
+fn before(controller: &Controller) -> Instant {
+    Instant(controller.deadline().0 - 1)
+}
+
 fn last(controller: &mut Controller) -> Option<Weights> {
     let mut last = None;
     while let Some(Output::Weights(weights)) = controller.poll() {
@@ -63,12 +68,94 @@ fn too_few_domains_are_told_and_all_nodes_take_writes() {
 }
 
 #[test]
+fn a_node_without_a_profile_is_told_with_what_to_do_and_its_domain_counts() {
+    let mut it = controller(Settings::default());
+    join(&mut it, Instant(0), 1, 1, "sdm000024c8d");
+    for (node, domain) in [(2, 2), (3, 3)] {
+        let input = Input::Unknown { node: NodeId(node), domain: DomainId(domain) };
+        it.handle(Instant(0), input).expect("no profile");
+    }
+    let told = |it: &mut Controller, nodes: &[u32]| {
+        let now = before(it);
+        for &node in nodes {
+            let room = Some(Room { bands: 200, used: node });
+            let seen = NodeSeen { room, ..NodeSeen::default() };
+            it.handle(now, Input::NodeSeen(NodeId(node), seen)).expect("known");
+        }
+        it.handle(it.deadline(), Input::Deadline).expect("nothing is new");
+        it.explain().clone()
+    };
+    assert_eq!(told(&mut it, &[1]).limits, [], "the others may still tell of their drives");
+    let explained = told(&mut it, &[1, 2, 3]);
+    let unknown = [2, 3].map(|node| Limit::Unknown(NodeId(node)));
+    assert_eq!(explained.limits, unknown, "and three domains have drives");
+    let rooms: Vec<u32> = explained.rooms.iter().map(|(_, room)| room.used).collect();
+    assert_eq!(rooms, [1, 2, 3]);
+    let text = explained.to_string();
+    assert!(text.contains("node 2 has no profile to plan by; node 3 has no"), "{text}");
+    assert_eq!(text.matches("`weir profile`").count(), 1, "what to do is said once: {text}");
+    assert!(unknown[0].to_string().contains("`weir profile`"), "{}", unknown[0]);
+    // The third one says nothing any more, and the second one has a profile.
+    join(&mut it, Instant(0), 2, 2, "sdm000024c8d");
+    for _ in 0..11 {
+        told(&mut it, &[1, 2]);
+    }
+    assert_eq!(told(&mut it, &[1, 2]).limits, [Limit::Gone(NodeId(3))]);
+    for node in [2, 3] {
+        it.handle(Instant(0), Input::Removed(NodeId(node))).expect("no profile");
+    }
+    let explained = told(&mut it, &[1]);
+    assert_eq!(explained.limits, [Limit::Domains(1)]);
+    assert_eq!(explained.rooms.len(), 1);
+}
+
+#[test]
+fn a_node_is_full_before_its_last_raw_block_is_taken() {
+    let mut it = controller(Settings { replicas: 1, ..Settings::default() });
+    for node in 1..4 {
+        join(&mut it, Instant(0), node, node, "sdm000024c8d");
+    }
+    let now = before(&it);
+    for (node, bands, used) in [(1, 0, 0), (2, 1000, 979), (3, 1000, 980)] {
+        let seen = NodeSeen { room: Some(Room { bands, used }), ..NodeSeen::default() };
+        it.handle(now, Input::NodeSeen(NodeId(node), seen)).expect("known");
+    }
+    let room = Room { bands: 1000, used: 980 };
+    it.handle(it.deadline(), Input::Deadline).expect("nothing is new");
+    assert_eq!(it.explain().limits, [Limit::Full(NodeId(3), room)]);
+    let text = it.explain().to_string();
+    assert!(text.contains("node 3 is full: 980 of 1000 raw blocks hold bands: let more"), "{text}");
+}
+
+#[test]
+fn what_a_client_tells_of_copies_is_kept_for_as_long_as_it_may_be_true() {
+    let mut it = controller(Settings::default());
+    let lacking = Redundancy { lacking: 12, ..Redundancy::default() };
+    let tell = |it: &mut Controller, volume: u32, redundancy| {
+        let seen = VolumeSeen { redundancy, ..VolumeSeen::default() };
+        it.handle(before(it), Input::VolumeSeen(VolumeId(volume), seen)).expect("no node");
+        it.handle(it.deadline(), Input::Deadline).expect("nothing is new");
+    };
+    tell(&mut it, 2, None);
+    tell(&mut it, 1, Some(lacking));
+    let told = |it: &Controller| it.explain().redundancy.clone();
+    assert_eq!(told(&it), [(VolumeId(1), lacking)], "the other has not counted");
+    for _ in 0..49 {
+        tell(&mut it, 2, Some(lacking));
+    }
+    assert_eq!(told(&it).len(), 2);
+    tell(&mut it, 2, Some(lacking));
+    assert_eq!(told(&it), [(VolumeId(2), lacking)], "the first one is silent");
+    assert_eq!(it.volumes.len(), 1, "and forgotten");
+}
+
+#[test]
 fn a_demand_beyond_the_peak_is_told_as_such() {
     let mut it = controller(Settings::default());
     for node in 0..4 {
         join(&mut it, Instant(0), node, node, "s39wna0kc01659");
     }
-    let seen = VolumeSeen { reads: 2e7, writes: 1e6, waf: 1.0 };
+    let seen = VolumeSeen { reads: 2e7, writes: 1e6, waf: 1.0, redundancy: None };
     it.handle(Instant(1), Input::VolumeSeen(VolumeId(1), seen)).expect("no node");
     it.handle(it.deadline(), Input::Deadline).expect("nothing is new");
     let explained = it.explain();
@@ -91,7 +178,7 @@ fn a_worn_drive_gets_fewer_writes_than_its_like() {
             let seen = NodeSeen { wear, ..NodeSeen::default() };
             it.handle(now, Input::NodeSeen(NodeId(node), seen)).expect("known");
         }
-        let seen = VolumeSeen { reads: 1e6, writes: 6e5, waf: 1.1 };
+        let seen = VolumeSeen { reads: 1e6, writes: 6e5, waf: 1.1, redundancy: None };
         it.handle(now, Input::VolumeSeen(VolumeId(1), seen)).expect("no node");
         if let Some(weights) = last(&mut it) {
             worn += weights.nodes[2].write;

@@ -188,6 +188,8 @@ struct Scan {
     /// What it has counted so far, and what the last whole one had.
     now: Tally,
     last: Tally,
+    /// There was a whole one.
+    is_counted: bool,
     /// Nodes that go and of which no copy was met so far.
     leaving: BTreeSet<NodeId>,
     cleared: BTreeSet<NodeId>,
@@ -438,6 +440,7 @@ impl<D> Repair<D> {
 
     fn scanned(&mut self, now: Instant, directory: &dyn Directory) {
         self.scan.last = std::mem::take(&mut self.scan.now);
+        self.scan.is_counted = true;
         self.scan.after = None;
         self.damaged.retain(|name| !directory.is_over(*name));
         let lacks = |job: &Job| matches!(job.urgency, Urgency::Lacking { .. });

@@ -108,6 +108,13 @@ impl Nodes {
         self.nodes.get(&node).is_some_and(|node| node.view.state.counts() && !node.lacks)
     }
 
+    /// How many are away and taken for those that come back.
+    pub fn away(&self) -> u64 {
+        let is_away =
+            |node: &&Node| node.away_since.is_some() && !node.lacks && node.view.state.counts();
+        self.nodes.values().filter(is_away).count() as u64
+    }
+
     pub fn is_durable(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(|node| node.view.durable)
     }

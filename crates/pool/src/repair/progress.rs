@@ -30,6 +30,10 @@ pub struct Progress {
     pub damaged: u64,
     /// All is repaired that its rounds up to this one found, and whatever else lacked a copy.
     pub mended_rounds: u64,
+    /// Nodes that are away, but not for long enough to copy what they have.
+    pub away: u64,
+    /// All bands were looked at since the volume was opened; else the numbers of bands are too small.
+    pub is_counted: bool,
 }
 
 impl<D> Repair<D> {
@@ -56,6 +60,8 @@ impl<D> Repair<D> {
             found: (self.scrub.last, self.scrub.round),
             damaged: self.damaged.len() as u64,
             mended_rounds: self.scan.mended,
+            away: self.nodes.away(),
+            is_counted: self.scan.is_counted,
         }
     }
 }

@@ -198,7 +198,7 @@ fn what_is_too_long_is_refused_before_anything_is_allocated_for_it() {
     let message = Message::<u64>::Answer { id, answer: bands, signals };
     assert!(matches!(message.encode(), Err(WireError::TooLong { .. })));
     let mut head = [0; HEAD_BYTES];
-    head[..4].copy_from_slice(b"WP\x02\x10");
+    head[..4].copy_from_slice(b"WP\x03\x10");
     head[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
     assert!(matches!(decode(&head), Err(WireError::TooLong { .. })));
     head[4..8].fill(0);
@@ -209,14 +209,14 @@ fn what_is_too_long_is_refused_before_anything_is_allocated_for_it() {
 #[test]
 fn what_is_no_message_says_so() {
     assert_eq!(decode(b"GET / HTTP"), Err(WireError::Magic));
-    assert_eq!(decode(b"WP\x03"), Err(WireError::Version { found: 3 }));
+    assert_eq!(decode(b"WP\x04"), Err(WireError::Version { found: 4 }));
     let mut head = Message::<u64>::Hello(Hello::default()).encode().expect("it fits").head;
     head[3] = 77;
     let sum = head_sum(&head);
     head[8..12].copy_from_slice(&sum.to_le_bytes());
     assert_eq!(decode(&head), Err(WireError::Kind { found: 77 }));
-    let said = WireError::Version { found: 3 }.to_string();
-    assert!(said.contains('3') && said.contains('2') && said.contains("same version"), "{said}");
+    let said = WireError::Version { found: 4 }.to_string();
+    assert!(said.contains('4') && said.contains('3') && said.contains("same version"), "{said}");
 }
 
 /// The body behind the fixed 24 bytes, in hex; the checksum is a part of what is fixed.

@@ -81,7 +81,10 @@ impl Fluid {
     fn run(&mut self, reads: f64, writes: f64) -> Period {
         let count = self.models.len();
         self.now = self.now + PERIOD_NS;
-        let mut told = vec![Input::VolumeSeen(VolumeId(0), VolumeSeen { reads, writes, waf: 1.0 })];
+        let mut told = vec![Input::VolumeSeen(
+            VolumeId(0),
+            VolumeSeen { reads, writes, waf: 1.0, redundancy: None },
+        )];
         let mut held = Vec::new();
         for a in 0..count {
             for b in a + 1..count {
@@ -342,6 +345,7 @@ fn weights_are_sound_whatever_happens() {
                         rejected: any(&mut random, 1e3),
                         tail_us: any(&mut random, 5e3),
                         wear: any(&mut random, 1.5),
+                        room: None,
                     },
                 ),
                 6 => Input::VolumeSeen(
@@ -350,6 +354,7 @@ fn weights_are_sound_whatever_happens() {
                         reads: any(&mut random, 5e6),
                         writes: any(&mut random, 1e6),
                         waf: any(&mut random, 3.0),
+                        redundancy: None,
                     },
                 ),
                 _ => {

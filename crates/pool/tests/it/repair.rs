@@ -424,10 +424,11 @@ impl World {
     fn settled(&self) {
         let progress = self.repair.progress(Instant(self.now));
         assert_eq!(
-            (progress.lacking, progress.draining, progress.copying),
-            (0, 0, 0),
+            (progress.lacking, progress.draining, progress.copying, progress.away),
+            (0, 0, 0, 0),
             "{progress:?}"
         );
+        assert!(progress.is_counted, "{progress:?}");
         for band in self.known.bands.values() {
             let stay = |node: &&NodeId| self.views[node.0 as usize].state == NodeState::In;
             let domains: BTreeSet<DomainId> =
@@ -603,10 +604,15 @@ fn copies_keep_to_their_rate_and_the_fewest_come_first() {
     let before = world.copied_at.len();
     world.run(2 * SECOND);
     assert_eq!(world.copied_at.len(), before, "nodes may be away for 2 s");
+    let progress = world.repair.progress(Instant(world.now));
+    assert_eq!((progress.lacking, progress.away), (0, 2), "{progress:?}");
     world.run(3 * SECOND + 200 * MILLISECOND);
     let progress = world.repair.progress(Instant(world.now));
     assert!(
-        progress.lacking > 0 && progress.copying == 3 && progress.left_ns.is_some(),
+        progress.lacking > 0
+            && progress.away == 0
+            && progress.copying == 3
+            && progress.left_ns.is_some(),
         "{progress:?}"
     );
     world.run(20 * SECOND);

@@ -19,6 +19,7 @@ pub mod parts;
 pub mod plane;
 mod reach;
 pub mod records;
+pub mod room;
 pub mod status;
 pub mod tls;
 pub mod volume;

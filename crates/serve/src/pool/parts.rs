@@ -25,7 +25,7 @@ use crate::volume::Split;
 use flash::SECOND;
 use pool::control::values::VolumeRecord;
 use pool::controller::weights::Weights;
-use pool::controller::{NodeSeen, VolumeSeen};
+use pool::controller::{NodeSeen, Redundancy, Room, VolumeSeen};
 use pool::node::NodeSettings;
 use pool::node::congestion::{Expectation, ExpectedTail, Load};
 use pool::node::raw::RawStoreSettings;
@@ -137,6 +137,7 @@ fn seen(status: &NodeStatus, before: &mut Option<(std::time::Instant, node::Bloc
         rejected: 0.0,
         tail_us: status.tail_ns as f64 / 1e3,
         wear: status.worn(),
+        room: Some(Room { bands: status.facts.bands, used: status.facts.bands_used }),
     }
 }
 
@@ -162,7 +163,7 @@ pub fn run_volume(config: &VolumeConfig, ready: impl FnOnce(&Ready)) -> Result<(
             hears.push(Notice::Weights(weights));
         }
     };
-    let mut reporter = VolumeReporter::new(record.volume, served.control());
+    let mut reporter = VolumeReporter::new(record.volume, served.control(), Arc::clone(&mailbox));
     let report = move |reports: &ReportLink| {
         reporter.report(reports);
         // It is the session's to see that its own volume is deleted.
@@ -212,13 +213,18 @@ fn serve_volume(
 struct VolumeReporter {
     volume: pool::words::VolumeId,
     control: crate::Control,
+    mailbox: Arc<Mailbox<Notice>>,
     at: std::time::Instant,
     before: BTreeMap<&'static str, u64>,
 }
 
 impl VolumeReporter {
-    fn new(volume: pool::words::VolumeId, control: crate::Control) -> Self {
-        Self { volume, control, at: std::time::Instant::now(), before: BTreeMap::new() }
+    fn new(
+        volume: pool::words::VolumeId,
+        control: crate::Control,
+        mailbox: Arc<Mailbox<Notice>>,
+    ) -> Self {
+        Self { volume, control, mailbox, at: std::time::Instant::now(), before: BTreeMap::new() }
     }
 
     fn report(&mut self, reports: &ReportLink) {
@@ -235,7 +241,10 @@ impl VolumeReporter {
         let (reads, writes) = (since("host_blocks_read"), since("host_blocks_written"));
         let programmed = since("slots_programmed");
         let waf = if writes > 0.0 { (programmed / writes).max(1.0) } else { 1.0 };
-        let seen = VolumeSeen { reads: reads / elapsed, writes: writes / elapsed, waf };
+        let progress = volume::repair(&self.mailbox, STATUS_WITHIN);
+        let redundancy = progress.and_then(|progress| Redundancy::of(&progress));
+        let (reads, writes) = (reads / elapsed, writes / elapsed);
+        let seen = VolumeSeen { reads, writes, waf, redundancy };
         reports.report_volume(self.volume, seen);
         (self.at, self.before) = (std::time::Instant::now(), counters);
     }

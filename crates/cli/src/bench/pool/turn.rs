@@ -55,7 +55,8 @@ fn turn(nodes: u32) -> (f64, f64) {
             let seen = NodeSeen { reads: 1e5, writes: 2e4, ..NodeSeen::default() };
             controller.handle(now, Input::NodeSeen(NodeId(node), seen)).expect("known");
         }
-        let seen = VolumeSeen { reads: 3e5 * by, writes: 3e4 * by, waf: 1.1 };
+        let seen =
+            VolumeSeen { reads: 3e5 * by, writes: 3e4 * by, waf: 1.1, ..VolumeSeen::default() };
         controller.handle(now, Input::VolumeSeen(VolumeId(0), seen)).expect("no node");
         controller.handle(now, Input::Deadline).expect("no node");
         while controller.poll().is_some() {}

@@ -8,10 +8,10 @@ use super::super::contract::{
 };
 use super::{
     GROUPS_MAX, Hello, LIMITS_MAX, Message, NAME_BYTES_MAX, POLICY_BYTES_MAX, PROFILE_BYTES_MAX,
-    PlaneFacts, Report, within,
+    PlaneFacts, Report, TOLD_MAX, within,
 };
 use crate::controller::solver::Demand;
-use crate::controller::{Explained, Limit, NodeSeen, VolumeSeen};
+use crate::controller::{Explained, Limit, NodeSeen, Redundancy, Room, VolumeSeen};
 use crate::wire::WireError;
 use crate::words::{Members, NodeId, PoolId, VolumeId};
 
@@ -382,6 +382,8 @@ fn write_report(to: &mut Writer, report: &Report) -> Result<(), WireError> {
             for value in [seen.reads, seen.writes, seen.rejected, seen.tail_us, seen.wear] {
                 to.u64(value.to_bits());
             }
+            to.u8(u8::from(seen.room.is_some()));
+            seen.room.iter().for_each(|room| write_room(to, *room));
         }
         Report::Profile { node, text } => {
             to.u32(node.0);
@@ -392,6 +394,8 @@ fn write_report(to: &mut Writer, report: &Report) -> Result<(), WireError> {
             for value in [seen.reads, seen.writes, seen.waf] {
                 to.u64(value.to_bits());
             }
+            to.u8(u8::from(seen.redundancy.is_some()));
+            seen.redundancy.iter().for_each(|told| write_redundancy(to, told));
         }
         Report::Held { volume, groups } => {
             to.u32(volume.0);
@@ -412,7 +416,9 @@ fn read_report(from: &mut Reader<'_>, kind: u8) -> Result<Report, WireError> {
     Ok(match kind {
         32 => {
             let [reads, writes, rejected, tail_us, wear] = read_numbers(from)?;
-            Report::Node { node, seen: NodeSeen { reads, writes, rejected, tail_us, wear } }
+            let has_room = read_flag(from, "whether a node tells of its room")?;
+            let room = has_room.then(|| read_room(from)).transpose()?;
+            Report::Node { node, seen: NodeSeen { reads, writes, rejected, tail_us, wear, room } }
         }
         33 => {
             let text = read_text(from, "bytes of a profile", PROFILE_BYTES_MAX)?;
@@ -420,7 +426,9 @@ fn read_report(from: &mut Reader<'_>, kind: u8) -> Result<Report, WireError> {
         }
         34 => {
             let [reads, writes, waf] = read_numbers(from)?;
-            Report::Volume { volume, seen: VolumeSeen { reads, writes, waf } }
+            let is_told = read_flag(from, "whether a volume tells of its copies")?;
+            let redundancy = is_told.then(|| read_redundancy(from)).transpose()?;
+            Report::Volume { volume, seen: VolumeSeen { reads, writes, waf, redundancy } }
         }
         35 => {
             let count = read_count(from, "sets of members", GROUPS_MAX)?;
@@ -433,6 +441,36 @@ fn read_report(from: &mut Reader<'_>, kind: u8) -> Result<Report, WireError> {
         }
         found => return Err(WireError::Kind { found }),
     })
+}
+
+fn write_room(to: &mut Writer, Room { bands, used }: Room) {
+    to.u32(bands);
+    to.u32(used);
+}
+
+fn read_room(from: &mut Reader<'_>) -> Result<Room, WireError> {
+    let what = "the room of a node";
+    Ok(Room { bands: need(from.u32(), what)?, used: need(from.u32(), what)? })
+}
+
+fn write_redundancy(to: &mut Writer, of: &Redundancy) {
+    for count in [of.lacking, of.stuck, of.draining, of.spreading, of.away, of.bytes_left] {
+        to.u64(count);
+    }
+    to.u8(u8::from(of.left_ns.is_some()));
+    of.left_ns.iter().for_each(|ns| to.u64(*ns));
+}
+
+fn read_redundancy(from: &mut Reader<'_>) -> Result<Redundancy, WireError> {
+    let what = "the copies of a volume";
+    let mut counts = [0; 6];
+    for count in &mut counts {
+        *count = need(from.u64(), what)?;
+    }
+    let [lacking, stuck, draining, spreading, away, bytes_left] = counts;
+    let goes_on = read_flag(from, "whether something is copied")?;
+    let left_ns = goes_on.then(|| need(from.u64(), what)).transpose()?;
+    Ok(Redundancy { lacking, stuck, draining, spreading, away, bytes_left, left_ns })
 }
 
 fn read_members(from: &mut Reader<'_>) -> Result<Members, WireError> {
@@ -457,8 +495,25 @@ fn write_explained(to: &mut Writer, of: &Explained) -> Result<(), WireError> {
         to.u64(value.to_bits());
     }
     of.modes.iter().for_each(|&nodes| to.u32(nodes as u32));
+    write_limits(to, &of.limits);
+    let rooms = &of.rooms[..of.rooms.len().min(TOLD_MAX)];
+    to.u32(rooms.len() as u32);
+    for (node, room) in rooms {
+        to.u32(node.0);
+        write_room(to, *room);
+    }
+    let redundancy = &of.redundancy[..of.redundancy.len().min(TOLD_MAX)];
+    to.u32(redundancy.len() as u32);
+    for (volume, told) in redundancy {
+        to.u32(volume.0);
+        write_redundancy(to, told);
+    }
+    Ok(())
+}
+
+fn write_limits(to: &mut Writer, limits: &[Limit]) {
     // The first ones say enough.
-    let limits = &of.limits[..of.limits.len().min(LIMITS_MAX)];
+    let limits = &limits[..limits.len().min(LIMITS_MAX)];
     to.u32(limits.len() as u32);
     for limit in limits {
         let (kind, of, value) = match *limit {
@@ -469,12 +524,15 @@ fn write_explained(to: &mut Writer, of: &Explained) -> Result<(), WireError> {
             Limit::Worn(node, part) => (4, node.0, part.to_bits()),
             Limit::Rejected(rate) => (5, 0, rate.to_bits()),
             Limit::Useless(node) => (6, node.0, 0),
+            Limit::Unknown(node) => (7, node.0, 0),
+            Limit::Full(node, Room { bands, used }) => {
+                (8, node.0, u64::from(used) << 32 | u64::from(bands))
+            }
         };
         to.u8(kind);
         to.u32(of);
         to.u64(value);
     }
-    Ok(())
 }
 
 fn read_explained(from: &mut Reader<'_>) -> Result<Explained, WireError> {
@@ -489,8 +547,32 @@ fn read_explained(from: &mut Reader<'_>) -> Result<Explained, WireError> {
     for _ in 0..count {
         limits.push(read_limit(from)?);
     }
+    let count = read_count(from, "nodes that tell of their room", TOLD_MAX)?;
+    let mut rooms = Vec::new();
+    for _ in 0..count {
+        let node = NodeId(need(from.u32(), "a node that tells of its room")?);
+        rooms.push((node, read_room(from)?));
+    }
+    let count = read_count(from, "volumes that tell of their copies", TOLD_MAX)?;
+    let mut redundancy = Vec::new();
+    for _ in 0..count {
+        let volume = VolumeId(need(from.u32(), "a volume that tells of its copies")?);
+        redundancy.push((volume, read_redundancy(from)?));
+    }
     let demand = Demand { reads, writes };
-    Ok(Explained { policy, demand, peak, cost, bound, modes, reads_off, stuck, limits })
+    Ok(Explained {
+        policy,
+        demand,
+        peak,
+        cost,
+        bound,
+        modes,
+        reads_off,
+        stuck,
+        limits,
+        rooms,
+        redundancy,
+    })
 }
 
 fn read_limit(from: &mut Reader<'_>) -> Result<Limit, WireError> {
@@ -506,6 +588,8 @@ fn read_limit(from: &mut Reader<'_>) -> Result<Limit, WireError> {
         (4, ..) => Limit::Worn(node, value),
         (5, 0, _) => Limit::Rejected(value),
         (6, _, 0) => Limit::Useless(node),
+        (7, _, 0) => Limit::Unknown(node),
+        (8, ..) => Limit::Full(node, Room { bands: bits as u32, used: (bits >> 32) as u32 }),
         _ => return Err(WireError::Field { what }),
     })
 }

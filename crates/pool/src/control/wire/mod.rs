@@ -44,6 +44,8 @@ pub const GROUPS_MAX: usize = 1 << 16;
 /// Most bytes of the name of a policy, and most limits, that are told.
 const POLICY_BYTES_MAX: usize = 64;
 const LIMITS_MAX: usize = 1 << 12;
+/// Most nodes, and most volumes, that are told of.
+const TOLD_MAX: usize = 1 << 16;
 
 const MAGIC: [u8; 2] = *b"WC";
 
@@ -241,4 +243,5 @@ fn within(what: &'static str, found: usize, max: usize) -> Result<(), WireError>
 }
 
 const _: () = assert!(RANGE_MAX as usize * (KEY_BYTES_MAX + ENTRY_BYTES) < BODY_BYTES_MAX);
+const _: () = assert!(TOLD_MAX * (12 + 61) + LIMITS_MAX * 13 < BODY_BYTES_MAX);
 const _: () = assert!(GROUPS_MAX * 25 + ENTRY_BYTES < BODY_BYTES_MAX);

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::control::contract::{Change, Check, Kept, LeaseId, PlaneRefusal};
-use crate::controller::Limit;
 use crate::controller::solver::Demand;
+use crate::controller::{Limit, Redundancy, Room};
 use flash::Random;
 
 fn key(random: &mut Random) -> String {
@@ -83,18 +83,31 @@ fn number(random: &mut Random) -> f64 {
     random.below(1 << 40) as f64 / 1024.0
 }
 
+fn room(random: &mut Random) -> Room {
+    Room { bands: random.next_u64() as u32, used: random.next_u64() as u32 }
+}
+
+fn redundancy(random: &mut Random) -> Redundancy {
+    let [lacking, stuck, draining, spreading, away, bytes_left] =
+        [(); 6].map(|()| random.next_u64());
+    let left_ns = random.chance(0.5).then(|| random.next_u64());
+    Redundancy { lacking, stuck, draining, spreading, away, bytes_left, left_ns }
+}
+
 fn report(random: &mut Random) -> Report {
     let of = random.next_u64() as u32;
     let (node, volume) = (NodeId(of), VolumeId(of));
     match random.below(4) {
         0 => {
             let [reads, writes, rejected, tail_us, wear] = [(); 5].map(|()| number(random));
-            Report::Node { node, seen: NodeSeen { reads, writes, rejected, tail_us, wear } }
+            let room = random.chance(0.7).then(|| room(random));
+            Report::Node { node, seen: NodeSeen { reads, writes, rejected, tail_us, wear, room } }
         }
         1 => Report::Profile { node, text: key(random) },
         2 => {
             let [reads, writes, waf] = [(); 3].map(|()| number(random));
-            Report::Volume { volume, seen: VolumeSeen { reads, writes, waf } }
+            let redundancy = random.chance(0.7).then(|| redundancy(random));
+            Report::Volume { volume, seen: VolumeSeen { reads, writes, waf, redundancy } }
         }
         _ => {
             let group = |random: &mut Random| {
@@ -109,14 +122,16 @@ fn report(random: &mut Random) -> Report {
 
 fn limit(random: &mut Random) -> Limit {
     let (node, value) = (NodeId(random.next_u64() as u32), number(random));
-    match random.below(7) {
+    match random.below(9) {
         0 => Limit::Demand(value),
         1 => Limit::Domains(random.below(9) as usize),
         2 => Limit::Gone(node),
         3 => Limit::Slow(node, value),
         4 => Limit::Worn(node, value),
         5 => Limit::Rejected(value),
-        _ => Limit::Useless(node),
+        6 => Limit::Useless(node),
+        7 => Limit::Unknown(node),
+        _ => Limit::Full(node, room(random)),
     }
 }
 
@@ -137,8 +152,23 @@ fn message(random: &mut Random) -> Message {
             let limits = (0..random.below(4)).map(|_| limit(random)).collect();
             let (demand, policy) = (Demand { reads, writes }, "solver".to_owned());
             let modes = [1, 2, random.below(100) as usize];
-            let explained =
-                Explained { policy, demand, peak, cost, bound, modes, reads_off, stuck, limits };
+            let volume =
+                |random: &mut Random| (VolumeId(random.next_u64() as u32), redundancy(random));
+            let explained = Explained {
+                policy,
+                demand,
+                peak,
+                cost,
+                bound,
+                modes,
+                reads_off,
+                stuck,
+                limits,
+                rooms: (0..random.below(4) as u32)
+                    .map(|node| (NodeId(node), room(random)))
+                    .collect(),
+                redundancy: (0..random.below(4)).map(|_| volume(random)).collect(),
+            };
             Message::Explained(explained)
         }
     }
@@ -197,7 +227,8 @@ fn bytes_of_messages_stay_as_they_are() {
     let kept = Some(Kept { value: vec![8], revision: 6 });
     let answer = PlaneAnswer::NotCommitted { found: vec![kept, None] };
     let answer = Message::Answer { id: PlaneAskId(4), answer };
-    let seen = VolumeSeen { reads: 1.0, writes: 2.0, waf: 1.5 };
+    let redundancy = Some(Redundancy { lacking: 3, left_ns: Some(4), ..Redundancy::default() });
+    let seen = VolumeSeen { reads: 1.0, writes: 2.0, waf: 1.5, redundancy };
     let report = Message::Report(Report::Volume { volume: VolumeId(7), seen });
     assert_eq!([hex(&hello), hex(&ask), hex(&answer), hex(&report)], GOLDEN);
 }
@@ -205,17 +236,18 @@ fn bytes_of_messages_stay_as_they_are() {
 /// Head, then body: docs/formats.md has the tables.
 const GOLDEN: [&str; 4] = [
     concat!(
-        "5743020126000000dd5796ce0000000000000000",
+        "574303012600000077a3f86a0000000000000000",
         "0100000000000000000000000000000001000000610105000000000000000200000000000000",
     ),
     concat!(
-        "574302042e0000007e3b0a8c0400000000000000",
+        "574303042e000000259fb1f90400000000000000",
         "01000000010000006b030000000000000002000000010000006b0101000000070900000000000000010000006400",
     ),
-    concat!("57430213130000007e8b40100400000000000000", "02000000010600000000000000010000000800",),
+    concat!("574303131300000051a0794a0400000000000000", "02000000010600000000000000010000000800",),
     concat!(
-        "574302221c0000009fccce050000000000000000",
-        "07000000000000000000f03f0000000000000040000000000000f83f",
+        "574303225600000096ce006e0000000000000000",
+        "07000000000000000000f03f0000000000000040000000000000f83f010300000000000000000000000000000000",
+        "00000000000000000000000000000000000000000000000000000000000000010400000000000000",
     ),
 ];
 

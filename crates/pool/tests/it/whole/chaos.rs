@@ -168,9 +168,8 @@ impl World {
         // Asks of a server that was slow may still be on their way.
         let said = machine.session.explain(now);
         // One that is clear is not taken in, and never told.
-        let is_told = |line: &str| {
-            line.contains(" 0 seals and frees to be told") || line.contains(": away,")
-        };
+        let is_told =
+            |line: &str| line.contains(" 0 seals and frees to be told") || line.contains(": away,");
         if !said.lines().filter(|line| line.contains("to be told")).all(is_told) {
             return false;
         }

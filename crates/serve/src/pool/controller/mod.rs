@@ -10,5 +10,5 @@ mod server;
 mod tests;
 
 pub use plans::OWN_PROFILE;
-pub use reports::{ReportLink, explained};
+pub use reports::{Asked, ReportLink, asked, explained};
 pub use server::{ControllerServer, run};

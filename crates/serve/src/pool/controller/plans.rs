@@ -184,6 +184,7 @@ impl Plans {
     /// Tells the planner of a node, if all that it takes is known.
     fn join(&mut self, now: Instant, node: NodeId) {
         let Some(record) = self.records.get(&node) else { return };
+        let domain = record.domain;
         let profile = match record.profile.as_str() {
             OWN_PROFILE => self.profiles.get(&node).cloned(),
             name => Profile::builtin(name),
@@ -196,11 +197,11 @@ impl Plans {
                     record.profile
                 );
             }
-            return;
+            return self.tell(now, Input::Unknown { node, domain });
         };
-        let domain = record.domain;
         if let Err(error) = self.controller.handle(now, Input::Node { node, domain, profile }) {
             tracing::warn!(node = node.0, "a node cannot be planned with: {error}");
+            self.tell(now, Input::Unknown { node, domain });
         }
     }
 

@@ -5,7 +5,7 @@ use super::super::PoolError;
 use super::super::config::PlaneConfig;
 use super::super::doors::{self, Caller, runtime, thread};
 use super::super::frames::{self, FrameError};
-use super::super::plane::PlaneLink;
+use super::super::plane::{PlaneCalls, PlaneLink};
 use flash::Instant;
 use pool::control::contract::{Kept, Part, PlaneAnswer, PlaneAskId};
 use pool::control::follow::{Follow, FollowOutput};
@@ -258,4 +258,45 @@ pub fn explained(config: &PlaneConfig, address: SocketAddr) -> Result<Explained,
         }
     };
     runtime()?.block_on(asked).map_err(failed)
+}
+
+/// What came of asking whoever the control plane names as the controller.
+#[derive(Debug)]
+pub enum Asked {
+    /// It listens there, and says this.
+    Told(String, Box<Explained>),
+    /// It should listen there, and does not answer: why.
+    Silent(String, String),
+    /// Its record cannot be read: why.
+    Unsound(String),
+}
+
+impl Asked {
+    /// What it says.
+    pub fn explained(&self) -> Option<&Explained> {
+        match self {
+            Self::Told(_, explained) => Some(explained),
+            _ => None,
+        }
+    }
+}
+
+/// Asks the elected controller why its plan is as it is; nothing if none is elected.
+///
+/// # Errors
+/// The plane cannot be asked who it is.
+pub fn asked(config: &PlaneConfig, calls: &mut PlaneCalls) -> Result<Option<Asked>, PoolError> {
+    let Some(kept) = calls.get(keys::CONTROLLER.to_owned())? else { return Ok(None) };
+    let record = match ControllerRecord::decode(keys::CONTROLLER, &kept.value) {
+        Ok(record) => record,
+        Err(error) => return Ok(Some(Asked::Unsound(format!("{} {error}", keys::CONTROLLER)))),
+    };
+    let told = match record.address.parse() {
+        Ok(address) => explained(config, address).map_err(|error| error.to_string()),
+        Err(_) => Err(format!("{:?} is no address", record.address)),
+    };
+    Ok(Some(match told {
+        Ok(explained) => Asked::Told(record.address, Box::new(explained)),
+        Err(error) => Asked::Silent(record.address, error),
+    }))
 }

@@ -10,7 +10,7 @@ use pool::control::follow::{FeedOutput, WeightsFeed};
 use pool::control::keys;
 use pool::control::values::{ControllerRecord, NodeRecord, NodeState, Value};
 use pool::controller::weights::Weights;
-use pool::controller::{Limit, NodeSeen, Settings, VolumeSeen};
+use pool::controller::{Limit, NodeSeen, Redundancy, Room, Settings, VolumeSeen};
 use pool::profile::Profile;
 use pool::words::{DomainId, Members, NodeId, VolumeId};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -88,6 +88,22 @@ impl Heard {
     }
 }
 
+/// The third node tells of its room until the controller says that it has no profile.
+fn tell_without_profile(served: &Served, reports: &ReportLink, address: SocketAddr) {
+    let room = Room { bands: 200, used: 12 };
+    let begun = std::time::Instant::now();
+    loop {
+        reports.report_node(NodeId(3), NodeSeen { room: Some(room), ..NodeSeen::default() });
+        let explained = explained(&served.client(), address).expect("it answers");
+        if explained.limits.contains(&Limit::Unknown(NodeId(3))) {
+            assert_eq!(explained.rooms, [(NodeId(3), room)]);
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{explained:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
 fn the_elected_controller_hears_nodes_and_clients_and_is_replaced_when_it_is_gone() {
     let served = Served::new("controller");
@@ -105,15 +121,17 @@ fn the_elected_controller_hears_nodes_and_clients_and_is_replaced_when_it_is_gon
     let weights = heard.until("of two", |weights| weights.nodes.len() == 2);
     assert!(weights.nodes.iter().all(|it| it.node.0 < 3), "known profiles, and not given up");
 
-    // The third one says what its drive can do.
+    // The third one is there, and then says what its drive can do.
     let linked = Linked::new(&served.client());
     let reports = ReportLink::new(&linked.link, &served.client()).expect("a thread");
+    tell_without_profile(&served, &reports, first.address());
     reports.report_profile(NodeId(3), &Profile::builtin(fast).expect("published"));
     heard.until("of three", |weights| weights.nodes.len() == 3);
     let tell = || {
         let seen = NodeSeen { reads: 1e5, writes: 1e4, tail_us: 200.0, ..NodeSeen::default() };
         (1..4).for_each(|node| reports.report_node(NodeId(node), seen));
-        let seen = VolumeSeen { reads: 3e5, writes: 3e4, waf: 1.0 };
+        let redundancy = Some(Redundancy { lacking: 12, ..Redundancy::default() });
+        let seen = VolumeSeen { reads: 3e5, writes: 3e4, waf: 1.0, redundancy };
         reports.report_volume(VolumeId(1), seen);
         let pair = Members::new(&[NodeId(1), NodeId(2)]).expect("different");
         reports.report_held(VolumeId(1), vec![(pair, 100)]);
@@ -134,7 +152,10 @@ fn the_elected_controller_hears_nodes_and_clients_and_is_replaced_when_it_is_gon
     let explained = until_heard(first.address());
     assert_eq!(explained.policy, "solver");
     assert!(explained.bound > 0.0 && explained.gap() < 0.05, "{explained}");
-    assert!(!explained.limits.iter().any(|limit| matches!(limit, Limit::Gone(_))), "{explained}");
+    let is_wrong = |limit: &Limit| matches!(limit, Limit::Gone(_) | Limit::Unknown(_));
+    assert!(!explained.limits.iter().any(is_wrong), "{explained}");
+    let told: Vec<_> = explained.redundancy.iter().map(|(of, told)| (of.0, told.lacking)).collect();
+    assert_eq!(told, [(1, 12)]);
 
     drop(first);
     let after = elected(&mut calls, Some(before.controller));

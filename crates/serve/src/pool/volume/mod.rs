@@ -37,7 +37,8 @@ use pool::session::{Input, Note, Output, Session, SessionError};
 use pool::words::{Generation, NodeId};
 use scrub::Scrubbing;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 /// The index of the read of the mailbox's eventfd among what the ring does for a medium.
 const WAKE: u32 = u32::MAX;
@@ -65,6 +66,18 @@ pub enum Notice {
     Spread(f64),
     /// Tell how it does.
     Status(Tell<VolumeStatus>),
+    /// Tell how far repair has come, once the volume is open.
+    Repair(Tell<Option<Progress>>),
+}
+
+/// How far repair of a volume has come; nothing if it is not open yet, or does not say so in time.
+pub fn repair(mailbox: &Mailbox<Notice>, within: Duration) -> Option<Progress> {
+    let (send, answer) = mpsc::channel();
+    mailbox.push(Notice::Repair(Box::new(move |progress| {
+        // Whoever asked may not have waited for it.
+        send.send(progress).ok();
+    })));
+    answer.recv_timeout(within).ok().flatten()
 }
 
 /// How a volume of a pool does.
@@ -268,6 +281,7 @@ impl VolumeBackend {
             Notice::Scrub(when, answer) => answer(self.set_scrub(now, when)),
             Notice::Spread(share) => self.handle(now, Input::Spread(share)),
             Notice::Status(answer) => answer(self.status(now)),
+            Notice::Repair(answer) => answer(self.session.repair(now)),
         }
     }
 

@@ -30,13 +30,14 @@
 //! the last owner sealed a copy itself it had ended the band there, beyond all acknowledged pages, so that is where
 //! the band ends.
 //!
-//! *Agreement.* Another opening may see other members, and would find another count. So the count is put on
-//! record before anything rests on it, by a commit that is void if we are not the owner any more; whoever opens
-//! next finds it decided. (It need not be where all of `W` are sealed alike: whoever is asked says the same.) Only
-//! then are copies sealed there. A copy that is sealed elsewhere, or too short, is none; a copy that comes back
-//! later is held against the record, which stays until every member of `W` was dealt with
-//! ([`crate::control::registry`]). A copy that is not sealed and of which nothing is on record is never shown; its
-//! band is empty if the directory is complete, and else refused.
+//! *Agreement.* What counts was flushed before: nodes that lose it would leave a count that nobody has. Another
+//! opening may see other members, and would find another count. So the count is put on record before anything rests
+//! on it, by a commit that is void if we are not the owner any more; whoever opens next finds it decided. (It need
+//! not be where all of `W` are sealed alike: whoever is asked says the same.) Only then are copies sealed there. A
+//! copy that is sealed elsewhere, or too short, is none; a copy that comes back later is held against the record,
+//! which stays until every member of `W` was dealt with ([`crate::control::registry`]). A copy that is not sealed
+//! and of which nothing is on record is never shown; its band is empty if the directory is complete, and else
+//! refused.
 //!
 //! *Completeness.* A band without a record lies, sealed, on `R` nodes of different domains: the registry sees
 //! to it. Copies made by repair come before old ones go, and a node is taken for clear of a volume only when it
@@ -149,6 +150,8 @@ enum Phase {
     Raise,
     /// Nodes are fenced and listed.
     Gather,
+    /// What they have is made durable: a count on record that rests on what a power cut takes would be waited for for ever.
+    Harden,
     /// Counts are put on record.
     Decide,
     /// Copies are sealed there.
@@ -318,7 +321,7 @@ impl<D> Opening<D> {
             Phase::Decide => "writing down where bands end that were open".to_owned(),
             Phase::Seal => "sealing the bands that were open".to_owned(),
             Phase::Complete => "copying bands that were open and lack a member".to_owned(),
-            Phase::Flush => "flushing the nodes".to_owned(),
+            Phase::Harden | Phase::Flush => "flushing the nodes".to_owned(),
             Phase::Wait => self.ownership.explain(now),
             Phase::Over => "nothing".to_owned(),
         }
@@ -491,6 +494,10 @@ impl<D> Opening<D> {
                 Phase::Gather
             }
             Phase::Gather => {
+                open.flush();
+                Phase::Harden
+            }
+            Phase::Harden if open.peers.are_idle() => {
                 open.decide(self.mutant);
                 Phase::Decide
             }
@@ -503,9 +510,7 @@ impl<D> Opening<D> {
                 Phase::Complete
             }
             Phase::Complete if open.peers.are_idle() => {
-                for node in open.peers.unflushed() {
-                    open.peers.push(node, Task::Flush);
-                }
+                open.flush();
                 Phase::Flush
             }
             Phase::Flush if open.peers.are_idle() => Phase::Wait,
@@ -545,6 +550,13 @@ impl Open {
         self.bad.retain(|(of, _)| *of != node);
         self.peers.up(node, durable);
         lost
+    }
+
+    /// Nodes that are not durable at completion flush what they have.
+    fn flush(&mut self) {
+        for node in self.peers.unflushed() {
+            self.peers.push(node, Task::Flush);
+        }
     }
 
     /// What the fenced ones of its members have of a life on record.

@@ -12,7 +12,7 @@ mod world;
 
 use world::World;
 
-const SEEDS: u64 = 100;
+const SEEDS: u64 = 1000;
 
 #[expect(
     clippy::disallowed_methods,

@@ -540,7 +540,9 @@ impl<D> Repair<D> {
         self.jobs.values().for_each(|job| *busy.entry(job.from).or_default() += 1);
         let rest = self.staying(now, band, urgency);
         let to = self.nodes.target(now, band, &rest, &self.unfit(band.name));
-        let (Some(from), Some(to)) = (self.nodes.source(band, &busy, &self.bad), to) else {
+        let Some(from) = self.nodes.source(band, &busy, &self.bad) else { return false };
+        let Some(to) = to else {
+            self.make_place(now, band, &rest);
             return false;
         };
         let members = self.nodes.members_after(band, to, self.replicas());
@@ -558,6 +560,19 @@ impl<D> Repair<D> {
             self.leave(band, from);
         }
         true
+    }
+
+    /// Frees a copy that is none where nobody else could take one that is: it would wait for ever to have enough others.
+    /// One that is damaged in part stays, as it may have what the others lack.
+    fn make_place(&mut self, now: Instant, band: &SealedBand, rest: &[NodeId]) {
+        let name = band.name;
+        let node = self.nodes.target(now, band, rest, &BTreeSet::new());
+        let is_bad = |node: &NodeId| self.nodes.is_up(*node) && self.bad.contains(&(*node, name));
+        let Some(node) = node.filter(is_bad) else { return };
+        if !self.damaged.contains(&name) {
+            self.bad.remove(&(node, name));
+            self.free_one(node, name);
+        }
     }
 
     /// Where a copy of this band cannot go, as there is one that is none, or is to be freed: it would take the new

@@ -11,7 +11,7 @@ use pool::repair::{
     Directory, NodeView, Repair, RepairConfig, RepairInput, RepairOutput, SealedBand,
 };
 use pool::words::{BandName, BandShape, DomainId, Generation, Members, NodeId, VolumeId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const SEEDS: u64 = 100;
 const NODES: u32 = 6;
@@ -496,6 +496,31 @@ fn a_copy_whose_source_goes_is_heard_out() {
         matches!(freed, RepairOutput::Node { node: at, ask: Ask::Free { band: of, .. }, .. } if (at, of) == (node, band)),
         "{freed:?}"
     );
+}
+
+/// As after a power cut that took pages of it, where there are only so many nodes.
+#[test]
+fn a_copy_that_is_none_makes_place_where_nobody_else_could_take_one_that_is() {
+    let (mut repair, known) = drained();
+    let mut now = Instant(1);
+    let (mut asked, mut outputs) = (Vec::new(), VecDeque::new());
+    while asked.len() < 3 {
+        assert!(now < Instant(60 * SECOND), "only {asked:?}");
+        outputs.extend(std::iter::from_fn(|| repair.poll()));
+        let Some(output) = outputs.pop_front() else {
+            now = repair.deadline(now).map_or(now, |at| at.max(now + MILLISECOND));
+            repair.handle(now, RepairInput::Deadline, &known);
+            continue;
+        };
+        let RepairOutput::Node { node, id, ask } = output else { continue };
+        let answer = match ask {
+            Ask::Copy { .. } if asked.is_empty() => Answer::Refused(Refusal::Differs),
+            _ => Answer::Done,
+        };
+        asked.push((node, matches!(ask, Ask::Copy { .. })));
+        repair.handle(now, RepairInput::Node { node, id, answer: &answer }, &known);
+    }
+    assert_eq!(asked, [(NodeId(2), true), (NodeId(2), false), (NodeId(2), true)]);
 }
 
 /// A node that is asked for more copies than it makes at a time says that it is busy: the others wait for it a moment

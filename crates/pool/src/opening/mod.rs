@@ -577,12 +577,14 @@ impl Open {
         if record.sealed.is_some() {
             return record.sealed;
         }
-        // Told to the control plane just before its members were found clear, and never begun.
+        let seen = self.seen(record.name);
+        // Told to the control plane just before its members were found clear, and never begun. Of one that was, repair has
+        // made copies before they were: somebody has it.
         let is_clear = |node: NodeId| self.peers.peer(node).is_some_and(|peer| peer.clear);
-        if record.sound().all(is_clear) {
+        let is_nowhere = seen.iter().all(|(_, entry)| entry.is_none()) && self.missing().is_empty();
+        if is_nowhere && record.sound().all(is_clear) {
             return Some(0);
         }
-        let seen = self.seen(record.name);
         let pages = decide::pages(record, &seen, mutant)?;
         // One that has nothing may have been emptied by repair, when others had it whole. If all of these may be
         // away, it says nothing.

@@ -207,6 +207,12 @@ impl Standing {
         self.lives.get(&name).is_none_or(|life| !life.sealed.is_empty() || !life.loose.is_empty())
     }
 
+    /// Whether all of these have sealed the life, durably.
+    pub fn is_sealed_on(&self, name: BandName, nodes: &[NodeId]) -> bool {
+        let life = self.lives.get(&name);
+        life.is_some_and(|life| nodes.iter().all(|node| life.sealed.contains(node)))
+    }
+
     /// The next life to look at.
     pub fn next(&mut self) -> Option<BandName> {
         self.stirred.pop_first()
@@ -257,6 +263,18 @@ mod tests {
 
     fn step(standing: &Standing, here: &[NodeId]) -> Step {
         standing.step(&record(), true, |node| here.contains(&node), |_| false)
+    }
+
+    #[test]
+    fn a_life_is_sealed_on_all_when_each_of_them_has_said_so_durably() {
+        let mut standing = Standing::default();
+        assert!(!standing.is_sealed_on(NAME, &[A]), "nobody has said where it ends");
+        standing.closed(NAME, 7, (&[A], &[]), |_| true);
+        assert!(standing.is_sealed_on(NAME, &[A]) && !standing.is_sealed_on(NAME, &[A, B]));
+        standing.closed(NAME, 7, (&[B], &[]), |_| false);
+        assert!(!standing.is_sealed_on(NAME, &[A, B]), "not before the next checkpoint");
+        standing.checkpoints(2);
+        assert!(standing.is_sealed_on(NAME, &[A, B]));
     }
 
     #[test]

@@ -23,9 +23,16 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    /// A band as repair may see it: sealed, and on all its members that are there.
+    /// A band as repair may see it: sealed, and the next opening would find it as long as it is, whichever copy goes. For
+    /// that the control plane has its length, or every copy says it: a member that repair has emptied would make it one of
+    /// no pages else, beside one that has not heard yet where it ends.
     fn sealed(&self, held: &Held) -> Option<SealedBand> {
-        let settled = held.phase == Phase::Sealed && self.standing.is_sealed(held.name);
+        let name = held.name;
+        let is_open = self.registry.record(name).is_some_and(|record| record.sealed.is_none());
+        let is_told = !is_open && !self.standing.is_changing(name);
+        let settled = held.phase == Phase::Sealed
+            && self.standing.is_sealed(name)
+            && (is_told || self.standing.is_sealed_on(name, &held.nodes));
         settled.then(|| as_sealed(held))
     }
 }

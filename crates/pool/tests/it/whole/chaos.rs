@@ -94,9 +94,11 @@ impl World {
 
     fn drain(&mut self, server: usize) {
         let node = self.servers[server].id;
-        let others = self.states.values().filter(|(_, state)| *state == NodeState::In).count();
+        let others =
+            self.states.iter().filter(|(of, (_, state))| **of != node && *state == NodeState::In);
+        let domains: BTreeSet<DomainId> = others.map(|(_, (domain, _))| *domain).collect();
         let (domain, state) = self.states[&node];
-        if state == NodeState::In && others > 3 {
+        if state == NodeState::In && domains.len() > usize::from(REPLICAS) {
             self.set(node, domain, NodeState::Draining);
         }
     }

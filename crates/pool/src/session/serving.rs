@@ -661,6 +661,7 @@ impl<D: Clone> Serving<D> {
             RepairOutput::Damaged(name, node) => {
                 self.remote.handle(self.now, client::Input::Damaged { band: name, node });
                 self.standing.left(name, node);
+                self.tell_end(name);
                 self.outputs.push_back(Output::Noted(Note::Damaged(name, node)));
             }
             RepairOutput::Unlike(name, nodes) => {
@@ -673,6 +674,18 @@ impl<D: Clone> Serving<D> {
             RepairOutput::Stale(highest) => {
                 self.ownership.handle(self.now, OwnershipInput::Stale { highest });
             }
+        }
+    }
+
+    /// Where a life ends goes on record now, if that is still open: repair waits for it.
+    fn tell_end(&mut self, name: BandName) {
+        let held = self.remote.directory().held(BlockId(name.band));
+        let Some(pages) = held.filter(|held| held.name == name).map(|held| held.pages) else {
+            return;
+        };
+        if self.registry.record(name).is_some_and(|record| record.sealed.is_none()) {
+            self.standing.ends(name, pages);
+            self.settle(name);
         }
     }
 

@@ -121,6 +121,11 @@ impl Directory {
         }
     }
 
+    /// This life, if its block has no other one.
+    pub fn life(&self, name: BandName) -> Option<&Held> {
+        self.held(BlockId(name.band)).filter(|held| held.name == name)
+    }
+
     /// A life begins, without a page yet.
     pub fn open(&mut self, name: BandName, nodes: &[NodeId]) {
         self.entries[name.band as usize] = Entry::Held(Held {
@@ -211,8 +216,7 @@ impl Directory {
     /// A node's copy of this life, which takes no more, is damaged: it is a member no more, if it is not the last one.
     pub fn distrust(&mut self, name: BandName, node: NodeId) {
         self.remove(name, node);
-        let held = self.held(BlockId(name.band)).filter(|held| held.name == name);
-        if held.is_some_and(|held| !held.nodes.contains(&node)) {
+        if self.life(name).is_some_and(|held| !held.nodes.contains(&node)) {
             self.damaged.insert((name, node));
         }
     }

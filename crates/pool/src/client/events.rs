@@ -67,8 +67,7 @@ impl<D: Clone> Remote<D> {
             self.counters.late_reads += 1;
             self.weights_stale |= self.nodes.late(now, node);
         }
-        let held = self.directory.held(block).filter(|held| held.name == wanted.name);
-        let mut members: Vec<_> = held.map_or_else(Vec::new, |held| {
+        let mut members: Vec<_> = self.directory.life(wanted.name).map_or_else(Vec::new, |held| {
             let nodes = held.nodes.iter().enumerate();
             nodes.map(|(at, &node)| (node, held.exact(at, now))).collect()
         });
@@ -112,15 +111,7 @@ impl<D: Clone> Remote<D> {
     fn set_read_timer(&mut self, id: u64) {
         let at = self.reads.deadline(self.now, id);
         let Some(read) = self.reads.get_mut(id) else { return };
-        if read.timer == at {
-            return;
-        }
-        if let Some(old) = std::mem::replace(&mut read.timer, at) {
-            self.timers.clear(old, Timer::Read(id));
-        }
-        if let Some(at) = at {
-            self.timers.set(at, Timer::Read(id));
-        }
+        self.timers.move_to(&mut read.timer, at, Timer::Read(id));
     }
 
     fn end_read(&mut self, id: u64) {
@@ -317,10 +308,7 @@ impl<D: Clone> Remote<D> {
         }
         for name in self.flushes.down(node) {
             self.counters.unflushed_lost += 1;
-            let held = self.directory.held(BlockId(name.band));
-            let Some(pages) = held.filter(|held| held.name == name).map(|held| held.pages) else {
-                continue;
-            };
+            let Some(pages) = self.directory.life(name).map(|held| held.pages) else { continue };
             if self.directory.remove(name, node) {
                 self.directory.miss(name, node);
                 // Its seal may be under way still: what it has of the band by then is told when it is back.
@@ -338,8 +326,7 @@ impl<D: Clone> Remote<D> {
     /// lost.
     fn break_alone(&mut self, node: NodeId) {
         let was_its = |name: BandName| {
-            let held = self.directory.held(BlockId(name.band)).filter(|held| held.name == name);
-            held.is_some_and(|held| held.nodes.contains(&node))
+            self.directory.life(name).is_some_and(|held| held.nodes.contains(&node))
         };
         if self.flushes.alone().any(was_its) {
             self.flushes.break_all();
@@ -361,8 +348,7 @@ impl<D: Clone> Remote<D> {
         let late = self.flushes.waits_for();
         let others = self.lanes.can_do_without(self.now, &late, &mut self.nodes);
         let spared = |name: BandName| {
-            let held = self.directory.held(BlockId(name.band)).filter(|held| held.name == name);
-            held.is_none_or(|held| {
+            self.directory.life(name).is_none_or(|held| {
                 held.nodes.iter().any(|node| !late.contains(node) && self.nodes.is_up(*node))
             })
         };
@@ -380,15 +366,7 @@ impl<D: Clone> Remote<D> {
 
     fn set_flush_timer(&mut self) {
         let at = self.flushes.late_at(self.config.flush_limit_ns);
-        if self.flush_timer == at {
-            return;
-        }
-        if let Some(old) = std::mem::replace(&mut self.flush_timer, at) {
-            self.timers.clear(old, Timer::Flushes);
-        }
-        if let Some(at) = at {
-            self.timers.set(at, Timer::Flushes);
-        }
+        self.timers.move_to(&mut self.flush_timer, at, Timer::Flushes);
     }
 
     pub(super) fn copied(&mut self, band: BandName, node: NodeId) {

@@ -34,6 +34,19 @@ impl Timers {
         self.due.insert((at, timer));
     }
 
+    /// Looks after `timer` at `at` in place of when `set` says, if at all.
+    pub fn move_to(&mut self, set: &mut Option<Instant>, at: Option<Instant>, timer: Timer) {
+        if *set == at {
+            return;
+        }
+        if let Some(old) = std::mem::replace(set, at) {
+            self.clear(old, timer);
+        }
+        if let Some(at) = at {
+            self.set(at, timer);
+        }
+    }
+
     /// Not any more.
     pub fn clear(&mut self, at: Instant, timer: Timer) {
         self.due.remove(&(at, timer));

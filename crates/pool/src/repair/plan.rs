@@ -31,6 +31,13 @@ struct Node {
     lacks: bool,
 }
 
+impl Node {
+    /// What it has counts, also while it is away: it may be back soon.
+    fn is_missed(&self) -> bool {
+        self.view.state.counts() && !self.lacks
+    }
+}
+
 /// What a band needs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Need {
@@ -103,15 +110,14 @@ impl Nodes {
         self.nodes.get(&node).is_some_and(|node| node.away_since.is_none())
     }
 
-    /// Whether a node that cannot be reached is waited for: what it has counts, as it may be back soon.
+    /// Whether a node that cannot be reached is waited for.
     pub fn is_missed(&self, node: NodeId) -> bool {
-        self.nodes.get(&node).is_some_and(|node| node.view.state.counts() && !node.lacks)
+        self.nodes.get(&node).is_some_and(Node::is_missed)
     }
 
     /// How many are away and taken for those that come back.
     pub fn away(&self) -> u64 {
-        let is_away =
-            |node: &&Node| node.away_since.is_some() && !node.lacks && node.view.state.counts();
+        let is_away = |node: &&Node| node.away_since.is_some() && node.is_missed();
         self.nodes.values().filter(is_away).count() as u64
     }
 

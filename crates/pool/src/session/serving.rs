@@ -679,10 +679,7 @@ impl<D: Clone> Serving<D> {
 
     /// Where a life ends goes on record now, if that is still open: repair waits for it.
     fn tell_end(&mut self, name: BandName) {
-        let held = self.remote.directory().held(BlockId(name.band));
-        let Some(pages) = held.filter(|held| held.name == name).map(|held| held.pages) else {
-            return;
-        };
+        let Some(pages) = self.remote.directory().life(name).map(|held| held.pages) else { return };
         if self.registry.record(name).is_some_and(|record| record.sealed.is_none()) {
             self.standing.ends(name, pages);
             self.settle(name);

@@ -8,7 +8,7 @@ use crate::opening::Rejoin;
 use crate::repair::{NodeView, RepairInput};
 use crate::session::Output;
 use crate::words::{Fenced, NodeId};
-use flash::SECOND;
+use flash::{Instant, SECOND};
 use std::collections::BTreeMap;
 
 /// A node that would not flush is taken in anew after this at most.
@@ -55,15 +55,22 @@ impl<D: Clone> Serving<D> {
     /// is taken in anew, by what it has then, and flushed; later each time if that comes often, since each costs the
     /// volume a wait.
     pub(super) fn distrust(&mut self, node: NodeId) {
-        let Some(link) = self.links.get(&node) else { return };
-        let (facts, asked) = (link.facts, link.asked);
-        self.down(node);
+        if !self.links.contains_key(&node) {
+            return;
+        }
         let pause_ns = match self.distrusted.get(&node) {
             Some(&(at, ns)) if self.now - at < ns + CALM_NS => (2 * ns).min(REJOIN_NS_MAX),
             _ => REJOIN_NS,
         };
         self.distrusted.insert(node, (self.now, pause_ns));
-        self.links.insert(node, Link { facts, asked, stage: Stage::Waits(self.now + pause_ns) });
+        self.take_in_anew(node, self.now + pause_ns);
+    }
+
+    /// A node that is there is as good as gone until then. What it was asked is still answered, and waited for.
+    fn take_in_anew(&mut self, node: NodeId, at: Instant) {
+        let Some(&Link { facts, asked, .. }) = self.links.get(&node) else { return };
+        self.down(node);
+        self.links.insert(node, Link { facts, asked, stage: Stage::Waits(at) });
     }
 
     /// Nodes that wait and may be taken in are fenced and listed. What was asked of a node before is done by then,
@@ -93,10 +100,10 @@ impl<D: Clone> Serving<D> {
     /// asked again it is emptied: what it has may be of lives that are over, of which nothing is on record any more.
     pub(super) fn empty_again(&mut self, node: NodeId, state: NodeState) {
         let is_again = state == NodeState::In && self.clear.contains(&node);
-        let joined = self.links.get(&node).filter(|link| matches!(link.stage, Stage::Joined));
-        if let Some(&Link { facts, asked, .. }) = joined.filter(|_| is_again) {
-            self.down(node);
-            self.links.insert(node, Link { facts, asked, stage: Stage::Waits(self.now) });
+        let link = self.links.get(&node);
+        let joined = link.is_some_and(|link| matches!(link.stage, Stage::Joined));
+        if is_again && joined {
+            self.take_in_anew(node, self.now);
         }
     }
 

@@ -5,18 +5,31 @@
 //! A program that was cut short ([`MediumError::Cut`]) ends the same way, at once and without a word to the
 //! host; its band is sound, and is used again after its erase as any other.
 //!
-//! Invariant: the order of a failed page is held until its slots are safe elsewhere.
+//! Each program that is cut short ends its band, so where that happens often while space is short, bands may be
+//! used up by copies of copies: each drains, and waits for what superseded it to be durable, which waits for what a
+//! failed page held, which waits for a band. What was never durable a power cut might have taken, and recovery knows
+//! how to do without; so then bands go that hold nothing that anybody was promised.
+//!
+//! Invariants:
+//! - the order of a failed page is held until its slots are safe elsewhere;
+//! - a band that goes so has no page but such that came after all that is safe, and only where whatever is told to
+//!   be durable is so up to one order: of what is vital alone the oldest order says nothing;
+//! - what superseded its slots is waited for all the same by everybody who would have waited for them: the
+//!   oldest order that is not safe stands for them until it is;
+//! - nothing that may be undone goes back to it.
 
 use crate::api::MountError;
 use crate::api::Output;
 use crate::format::{Kind, is_slot};
-use crate::log::points::{NONE, Owner, PageState};
+use crate::log::points::{NONE, Owner, Page, PageState};
 use crate::space::bands::BandState;
 use crate::space::read_slo::Job;
 use crate::space::scheduler::TAG_PROGRAM;
 use crate::whole::Ftl;
 use crate::whole::Phase;
-use flash::{Command, Instant, MILLISECOND, MediumError, RequestError, SlotId, SlotWrite, Tag};
+use flash::{
+    BlockId, Command, Instant, MILLISECOND, MediumError, RequestError, SlotId, SlotWrite, Tag,
+};
 
 /// How long to hold appends back after the medium had no room behind it.
 const NO_SPACE_PAUSE_NS: u64 = 100 * MILLISECOND;
@@ -146,6 +159,51 @@ impl Ftl {
         } else {
             self.fail();
         }
+    }
+
+    /// What failed pages held has no place to go and nothing moves: bands that nobody was promised anything of make
+    /// room for it.
+    pub(crate) fn let_go_of_unpromised(&mut self) {
+        let stuck = self.moves_failed > 0 && self.bands.free == 0 && self.stands_still();
+        // The members of a group wait for one another, and what they replaced may come back.
+        let told = self.checkpoint.is_idle() || self.checkpoint.is_wanted();
+        let plain = self.host.atomic_writes == 0 && told;
+        if !stuck || !plain || self.tells_vital() || !self.durable.may_wait_for_more() {
+            return;
+        }
+        let draining = self.bands.draining.clone();
+        for block in draining {
+            if self.is_unpromised(block) && !self.is_gone_back_to(block) {
+                let band = &mut self.bands[block];
+                band.blank = true;
+                let (first, last) = (band.first_order, band.invalid_order.max(band.vital_order));
+                self.durable.wait_for(first, last);
+                self.counters.bands_let_go += 1;
+            }
+        }
+        self.drain();
+        self.erase_everywhere();
+    }
+
+    fn is_unpromised(&self, block: BlockId) -> bool {
+        let band = &self.bands[block];
+        // What is safe a flush that is to come makes durable, whatever else is not.
+        let came_after = band.first_order >= self.durable.safe_below();
+        let is_told = came_after && band.first_order >= self.checkpoint.order;
+        is_told && band.hold_order < self.checkpoint.order && band.reads_pending == 0 && !band.blank
+    }
+
+    /// Whether what is in flight would go back to something in the band if it came to nothing.
+    fn is_gone_back_to(&self, block: BlockId) -> bool {
+        let first = self.geometry.slot(block, 0, 0).0;
+        let slots = first..first + self.geometry.slots_per_block();
+        let in_page = |page: &Page| page.previous.iter().any(|before| slots.contains(before));
+        let from = |slot: SlotId| slots.contains(&slot.0);
+        self.pages.indices().any(|page| in_page(&self.pages[page]))
+            || self
+                .moves
+                .iter()
+                .any(|entry| slots.contains(&entry.previous) || entry.from.is_some_and(from))
     }
 
     /// The slots of a page that could not be programmed are appended again elsewhere, or the host

@@ -65,7 +65,8 @@ pub(crate) struct Band {
     /// A program failed: its data moves, then it is retired instead of erased.
     pub failing: bool,
     /// The medium had no room for its first page, without which no other is programmed: nothing is in
-    /// it, so nobody needs it once its content has found another place.
+    /// it, so nobody needs it once its content has found another place. Or nobody was promised what is in it, see
+    /// `log::failing`.
     pub blank: bool,
     pub slots_valid: u32,
     /// Slots of pages allocated since the erase.

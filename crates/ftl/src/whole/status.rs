@@ -41,6 +41,8 @@ pub(crate) struct Counters {
     pub bands_opened: u64,
     pub bands_opened_host: u64,
     pub bands_retired: u64,
+    /// Went though what superseded them was not durable, see `log::failing`.
+    pub bands_let_go: u64,
     pub blocks_poisoned: u64,
     /// What the mount found, see [`crate::api::MountReport`].
     pub slots_damaged: u64,
@@ -440,6 +442,7 @@ impl Ftl {
             ("erases_forced", units.erases_forced),
             ("bands_opened", c.bands_opened),
             ("bands_retired", c.bands_retired),
+            ("bands_let_go", c.bands_let_go),
             ("blocks_poisoned", c.blocks_poisoned),
             ("units_gone", c.units_gone),
             ("victims", c.victims),

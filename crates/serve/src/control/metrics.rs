@@ -552,6 +552,12 @@ const FTL: &[(&str, Type, &str, &str)] = &[
         "Bands taken out of use for failed programs or erases, since the mount",
     ),
     (
+        "bands_let_go",
+        Counter,
+        "bands_let_go",
+        "Bands that went before what superseded them was durable: room was short, and nobody was promised anything of them",
+    ),
+    (
         "blocks_poisoned",
         Counter,
         "blocks_poisoned",

@@ -169,9 +169,15 @@ impl World {
         }
         // Asks of a server that was slow may still be on their way.
         let said = machine.session.explain(now);
-        // One that is clear is not taken in, and never told.
-        let is_told =
-            |line: &str| line.contains(" 0 seals and frees to be told") || line.contains(": away,");
+        // One that does not count is not taken in, and never told.
+        let counts = |line: &str| {
+            let mut counting = self.states.iter().filter(|(_, (_, state))| state.counts());
+            counting.any(|(node, _)| line.starts_with(&format!("node {} ", node.0)))
+        };
+        let is_told = |line: &str| {
+            line.contains(" 0 seals and frees to be told")
+                || line.contains(": away,") && !counts(line)
+        };
         if !said.lines().filter(|line| line.contains("to be told")).all(is_told) {
             return false;
         }

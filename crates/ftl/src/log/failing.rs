@@ -21,7 +21,7 @@
 use crate::api::MountError;
 use crate::api::Output;
 use crate::format::{Kind, is_slot};
-use crate::log::points::{NONE, Owner, Page, PageState};
+use crate::log::points::{NONE, Owner, PageState};
 use crate::space::bands::BandState;
 use crate::space::read_slo::Job;
 use crate::space::scheduler::TAG_PROGRAM;
@@ -166,20 +166,18 @@ impl Ftl {
     pub(crate) fn let_go_of_unpromised(&mut self) {
         let stuck = self.moves_failed > 0 && self.bands.free == 0 && self.stands_still();
         // The members of a group wait for one another, and what they replaced may come back.
-        let told = self.checkpoint.is_idle() || self.checkpoint.is_wanted();
-        let plain = self.host.atomic_writes == 0 && told;
+        let plain = self.host.atomic_writes == 0 && !self.checkpoint.is_writing();
         if !stuck || !plain || self.tells_vital() || !self.durable.may_wait_for_more() {
             return;
         }
-        let draining = self.bands.draining.clone();
-        for block in draining {
-            if self.is_unpromised(block) && !self.is_gone_back_to(block) {
-                let band = &mut self.bands[block];
-                band.blank = true;
-                let (first, last) = (band.first_order, band.invalid_order.max(band.vital_order));
-                self.durable.wait_for(first, last);
-                self.counters.bands_let_go += 1;
-            }
+        let mut bands = self.bands.draining.clone();
+        bands.retain(|&block| self.is_unpromised(block) && !self.is_gone_back_to(block));
+        for block in bands {
+            let band = &mut self.bands[block];
+            band.blank = true;
+            let (first, last) = (band.first_order, band.invalid_order.max(band.vital_order));
+            self.durable.wait_for(first, last);
+            self.counters.bands_let_go += 1;
         }
         self.drain();
         self.erase_everywhere();
@@ -195,15 +193,10 @@ impl Ftl {
 
     /// Whether what is in flight would go back to something in the band if it came to nothing.
     fn is_gone_back_to(&self, block: BlockId) -> bool {
-        let first = self.geometry.slot(block, 0, 0).0;
-        let slots = first..first + self.geometry.slots_per_block();
-        let in_page = |page: &Page| page.previous.iter().any(|before| slots.contains(before));
-        let from = |slot: SlotId| slots.contains(&slot.0);
-        self.pages.indices().any(|page| in_page(&self.pages[page]))
-            || self
-                .moves
-                .iter()
-                .any(|entry| slots.contains(&entry.previous) || entry.from.is_some_and(from))
+        let is_there =
+            |before: &u32| is_slot(*before) && self.bands.block_of(SlotId(*before)) == block;
+        self.pages.indices().any(|page| self.pages[page].previous.iter().any(is_there))
+            || self.moves.iter().any(|entry| is_there(&entry.previous))
     }
 
     /// The slots of a page that could not be programmed are appended again elsewhere, or the host

@@ -517,7 +517,7 @@ fn series_and_history_of_a_volume_end_with_it() {
     assert!(text.contains("volume=\"short\"") && text.contains("volume=\"old\""), "{text}");
     volume(&scratch, &["delete", "short"]);
     let text = metrics(&server);
-    assert!(!text.contains("short") && text.contains("volume=\"old\""), "{text}");
+    assert!(!text.contains("volume=\"short\"") && text.contains("volume=\"old\""), "{text}");
     let data = scratch.data();
     let status = weir(&["status", "--json", "--data", data.to_str().unwrap()]);
     let status: Value = serde_json::from_slice(&status.stdout).expect("JSON");

@@ -1,6 +1,7 @@
 //! What a volume is made of: from its size to the bands that it has, and from its record to what the FTL is told.
 //!
-//! Invariant: the geometry of a record never changes, whoever opens the volume, and whenever.
+//! Invariant: whoever opens a volume by the same record finds the same geometry. A volume that grows gets lanes behind
+//! those that it has, of as many bands each: what lies in these stays where it is.
 
 use crate::control::values::{Degraded, VolumeRecord};
 use crate::words::{BandShape, MEMBERS_MAX, VolumeId};
@@ -45,8 +46,10 @@ pub const PAGE_SLOTS: u32 = 15;
 /// Least and most bytes of a band.
 pub const BAND_BYTES: (u64, u64) = (1 << 20, 256 << 20);
 
-/// Lanes that a volume has at most, and the bands that a lane has at least.
+/// Lanes that a volume is made with at most, and the bands that a lane has at least.
 const LANES_MAX: u32 = 32;
+/// Lanes that it may grow to: each keeps bands open.
+const LANES_GROWN_MAX: u32 = 1024;
 const LANE_BANDS_MIN: u32 = 16;
 /// Fewer than that leave GC nothing to choose from.
 const LANES_MIN: u32 = 4;
@@ -71,14 +74,7 @@ pub fn plan(volume: VolumeId, wanted: &Wanted) -> Result<VolumeRecord, String> {
     }
     let pages = (band_bytes / (u64::from(PAGE_SLOTS) * BLOCK_BYTES as u64)).max(2) as u32;
     let shape = BandShape { pages, slots_per_page: PAGE_SLOTS };
-    let slots = blocks.saturating_mul(u64::from(100 + op_percent)) / 100;
-    let too_large = || format!("{blocks} blocks: a volume has at most 16 TiB with what is beside");
-    if u32::try_from(*blocks).is_err() {
-        return Err(too_large());
-    }
-    if *blocks == 0 {
-        return Err("a size of 0: at least one block of 4 KiB; for example: 64GiB".into());
-    }
+    let slots = slots_of(*blocks, *op_percent)?;
     let mut lanes = LANES_MAX;
     loop {
         let row = u64::from(lanes) * u64::from(shape.slots());
@@ -86,7 +82,7 @@ pub fn plan(volume: VolumeId, wanted: &Wanted) -> Result<VolumeRecord, String> {
         let health = |of: &Geometry| Ok::<_, std::convert::Infallible>(fresh(of));
         let settings = settings();
         if slots.div_ceil(row) > u64::from(u32::MAX / lanes) {
-            return Err(too_large());
+            return Err(too_large(*blocks));
         }
         let Ok(found) = ftl::blocks_per_unit_for(&shaped, slots, &settings, health);
         let per_lane = found.ok_or_else(|| {
@@ -95,16 +91,17 @@ pub fn plan(volume: VolumeId, wanted: &Wanted) -> Result<VolumeRecord, String> {
             )
         })?;
         if per_lane >= LANE_BANDS_MIN || lanes == LANES_MIN {
-            let bands = lanes.checked_mul(per_lane).ok_or_else(too_large)?;
+            let bands = lanes.checked_mul(per_lane).ok_or_else(|| too_large(*blocks))?;
             let (name, replicas, degraded) = (name.clone(), *replicas, *degraded);
-            let blocks = *blocks;
             return Ok(VolumeRecord {
                 volume,
                 name,
-                blocks,
+                blocks: *blocks,
                 replicas,
                 shape,
                 bands,
+                lanes,
+                op_percent: *op_percent,
                 degraded,
                 is_deleted: false,
             });
@@ -113,15 +110,77 @@ pub fn plan(volume: VolumeId, wanted: &Wanted) -> Result<VolumeRecord, String> {
     }
 }
 
+/// The record of a volume that grows to so many logical blocks: with lanes behind those that it has, one at least, so
+/// that it keeps its over-provisioning.
+///
+/// # Errors
+/// It cannot, and what it could.
+pub fn grown(record: &VolumeRecord, blocks: u64) -> Result<VolumeRecord, String> {
+    if blocks < record.blocks {
+        return Err(format!(
+            "it has {} blocks of 4 KiB, and {blocks} are less: a volume only grows; make a smaller one and copy it",
+            record.blocks
+        ));
+    }
+    if blocks == record.blocks {
+        return Ok(record.clone());
+    }
+    let now = geometry(record);
+    // What lanes have beside what the FTL needs.
+    let room = |lanes: u32| {
+        let shaped = geometry_of(record.shape, lanes, now.blocks_per_unit);
+        u64::from(ftl::logical_blocks_max(&shaped, &fresh(&shaped), &settings()))
+    };
+    let op_percent = match record.op_percent {
+        // Of a record of before: what it has.
+        0 => (room(now.units) * 100 / record.blocks.max(1)).saturating_sub(100) as u32,
+        known => known,
+    };
+    let slots = slots_of(blocks, op_percent)?;
+    let of_lane = u64::from(now.blocks_per_unit) * u64::from(record.shape.slots());
+    let least = slots.div_ceil(of_lane).max(u64::from(now.units) + 1);
+    let least = u32::try_from(least).unwrap_or(u32::MAX);
+    let suffices = |&lanes: &u32| room(lanes) >= slots;
+    let lanes = (least..=LANES_GROWN_MAX).find(suffices).ok_or_else(|| {
+        format!(
+            "{blocks} blocks of 4 KiB would take more than {LANES_GROWN_MAX} lanes, of which it has {}: make a volume \
+             of that size and copy it",
+            now.units
+        )
+    })?;
+    let bands = lanes.checked_mul(now.blocks_per_unit).ok_or_else(|| too_large(blocks))?;
+    Ok(VolumeRecord { blocks, bands, lanes, op_percent, ..record.clone() })
+}
+
+/// Slots for so many logical blocks and what is beside.
+fn slots_of(blocks: u64, op_percent: u32) -> Result<u64, String> {
+    match blocks {
+        0 => Err("a size of 0: at least one block of 4 KiB; for example: 64GiB".into()),
+        1..=0xffff_ffff => Ok(blocks * u64::from(100 + op_percent) / 100),
+        _ => Err(too_large(blocks)),
+    }
+}
+
+fn too_large(blocks: u64) -> String {
+    format!("{blocks} blocks: a volume has at most 16 TiB with what is beside")
+}
+
 /// What the FTL of a volume is told that its medium is.
 pub fn geometry(record: &VolumeRecord) -> Geometry {
+    let lanes = match record.lanes {
+        0 => lanes_of_before(record.bands),
+        lanes => lanes,
+    };
+    geometry_of(record.shape, lanes, record.bands / lanes)
+}
+
+/// Lanes of a record that does not tell them: it was never grown.
+fn lanes_of_before(bands: u32) -> u32 {
     let fits = |lanes: &u32| {
-        record.bands.is_multiple_of(*lanes)
-            && (record.bands / lanes >= LANE_BANDS_MIN || *lanes <= LANES_MIN)
+        bands.is_multiple_of(*lanes) && (bands / lanes >= LANE_BANDS_MIN || *lanes <= LANES_MIN)
     };
     let lanes = (0..).map(|by| LANES_MAX >> by).take_while(|&lanes| lanes > 0).find(fits);
-    let lanes = lanes.unwrap_or(1);
-    geometry_of(record.shape, lanes, record.bands / lanes)
+    lanes.unwrap_or(1)
 }
 
 fn geometry_of(shape: BandShape, lanes: u32, per_lane: u32) -> Geometry {
@@ -175,6 +234,54 @@ mod tests {
                 ftl::FormatOptions { logical_blocks: record.blocks as u32, uuid: 1, label: vec![] };
             let health = fresh(&geometry);
             ftl::Ftl::format(geometry, &health, options, settings()).expect("it can be formatted");
+        }
+    }
+
+    #[test]
+    fn a_record_of_before_grows_from_the_lanes_that_it_always_had() {
+        for (mib, lanes) in [(16, 4), (100, 4), (1024, 8), (10 << 10, 32)] {
+            let record = plan(VolumeId(1), &Wanted::new("v", mib << 8)).expect("it can be");
+            let before = VolumeRecord { lanes: 0, op_percent: 0, ..record };
+            let geometry = geometry(&before);
+            assert_eq!((geometry.units, geometry.blocks()), (lanes, before.bands), "{mib} MiB");
+            let grown = grown(&before, mib << 9).expect("it can be");
+            assert_eq!(grown.bands, grown.lanes * geometry.blocks_per_unit);
+            assert!(grown.lanes > lanes && grown.lanes <= 2 * lanes, "{mib} MiB: {}", grown.lanes);
+        }
+    }
+
+    #[test]
+    fn a_volume_that_grows_keeps_its_lanes_and_its_over_provisioning_and_an_ftl_takes_it() {
+        for mib in [16, 100, 1024, 64 << 10] {
+            let mut record = plan(VolumeId(1), &Wanted::new("v", mib << 8)).expect("it can be");
+            for times in [1, 2, 5] {
+                let blocks = record.blocks * times + 1;
+                let larger = grown(&record, blocks).expect("it can be");
+                let (before, after) = (geometry(&record), geometry(&larger));
+                assert_eq!((larger.blocks, larger.lanes), (blocks, after.units));
+                assert!(after.units > before.units, "{mib} MiB: a lane at least");
+                assert_eq!(Geometry { units: before.units, ..after }, before);
+                assert!(after.slots() >= blocks * 125 / 100);
+                let most = ftl::logical_blocks_max(&after, &fresh(&after), &settings());
+                assert!(u64::from(most) >= blocks * 125 / 100, "{mib} MiB: {most} {blocks}");
+                let fewer = Geometry { units: after.units - 1, ..after };
+                let most = ftl::logical_blocks_max(&fewer, &fresh(&fewer), &settings());
+                let is_least = fewer.units == before.units || u64::from(most) < blocks * 125 / 100;
+                assert!(is_least, "{mib} MiB: {} lanes were enough", fewer.units);
+                record = larger;
+            }
+            assert_eq!(grown(&record, record.blocks), Ok(record.clone()), "said twice");
+        }
+    }
+
+    #[test]
+    fn a_size_that_a_volume_cannot_grow_to_is_told_with_what_to_do() {
+        let record = plan(VolumeId(1), &Wanted::new("v", 1 << 18)).expect("it can be");
+        for (blocks, word) in
+            [(1 << 17, "only grows"), (1 << 27, "1024 lanes"), (1 << 33, "16 TiB")]
+        {
+            let error = grown(&record, blocks).expect_err(word);
+            assert!(error.contains(word), "{error}");
         }
     }
 

@@ -4,10 +4,10 @@ use super::{Asks, Part, failure};
 use crate::output::{print, print_json, table};
 use crate::{End, Failure};
 use flash::BLOCK_BYTES;
-use pool::control::values::{Degraded, NodeRecord, NodeState};
+use pool::control::values::{Degraded, NodeRecord, NodeState, VolumeRecord};
 use pool::profile::Profile;
 use pool::room::Rooms;
-use pool::volume::{Wanted, plan};
+use pool::volume::{Wanted, grown, plan};
 use pool::words::{DomainId, NodeId, VolumeId};
 use serde_json::{Value, json};
 use serve::pool::controller::OWN_PROFILE;
@@ -59,6 +59,13 @@ pub enum Volume {
         weir pool volume create fast --size 100GiB --replicas 3 --config admin.toml\n  \
         weir pool volume create data --size 2TiB --thin --config admin.toml   more nodes will join")]
     Create(Create),
+    /// Make a volume larger
+    #[command(after_help = "Examples:\n  \
+        weir pool volume resize data 2TiB --config admin.toml\n  \
+        weir pool volume resize data 8TiB --thin --config admin.toml   more nodes will join\n\n\
+        What it holds stays where it is. A client that serves it opens it anew within a second or so: requests\n\
+        wait meanwhile, and connections stay.")]
+    Resize(Resize),
     /// List the volumes
     #[command(after_help = "Examples:\n  \
         weir pool volume list --config admin.toml --json")]
@@ -88,6 +95,19 @@ pub struct Create {
     /// Go on writing with fewer copies than `--replicas` where nodes are missing, instead of waiting for them
     #[arg(long)]
     go_on: bool,
+    /// Although the nodes that are there cannot hold all of it: more will join before it is full
+    #[arg(long)]
+    thin: bool,
+    #[command(flatten)]
+    asks: Asks,
+}
+
+#[derive(clap::Args)]
+pub struct Resize {
+    /// What it is called
+    name: String,
+    /// Its size from now on, larger than it was; such as 2TiB
+    size: String,
     /// Although the nodes that are there cannot hold all of it: more will join before it is full
     #[arg(long)]
     thin: bool,
@@ -185,6 +205,7 @@ pub fn room_text(node: &Value) -> String {
 pub fn volume(command: &Volume) -> Result<End, Failure> {
     match command {
         Volume::Create(args) => create(args),
+        Volume::Resize(args) => resize(args),
         Volume::List(asks) => list(asks),
         Volume::Delete(args) => {
             let mut calls = args.part.calls()?;
@@ -240,6 +261,49 @@ fn create(args: &Create) -> Result<End, Failure> {
     Ok(End::Good)
 }
 
+fn resize(args: &Resize) -> Result<End, Failure> {
+    let size = bytes("SIZE", &args.size)?;
+    let plane = args.asks.part.load()?.plane().map_err(failure)?;
+    let mut calls = PlaneCalls::connect(&plane).map_err(failure)?;
+    let found = records::volume(&mut calls, &args.name).map_err(failure)?;
+    let refused = |why: String| format!("volume {}: {why}", args.name);
+    let larger = grown(&found.record, size / BLOCK_BYTES as u64).map_err(refused)?;
+    let rooms = if args.thin { None } else { room::rooms(&plane, &mut calls).map_err(failure)? };
+    let more = VolumeRecord { bands: larger.bands - found.record.bands, ..larger.clone() };
+    if let Some(rooms) = rooms.filter(|rooms| !rooms.holds(&more)) {
+        return Err(refused(format!(
+            "{} bands more in {} copies, and {}: take a smaller size, let more nodes join (`weir pool join`), or say \
+             --thin, if they will before it is full",
+            more.bands,
+            more.replicas,
+            room_there(&rooms)
+        )));
+    }
+    if larger != found.record {
+        records::resize(&mut calls, &found, &larger).map_err(failure)?;
+    }
+    match args.asks.json {
+        true => print_json(&status::volume_record(&larger)),
+        false => print(&format!(
+            "volume {}: {} in {} bands; its client serves that in a few seconds\n",
+            args.name,
+            crate::size::bytes(size),
+            larger.bands
+        )),
+    }
+    Ok(End::Good)
+}
+
+/// What nodes have, and volumes may take of it.
+fn room_there(rooms: &Rooms) -> String {
+    format!(
+        "nodes that take bands have {} raw blocks in {} failure domains, of which volumes that exist may take {}",
+        rooms.raw_blocks(),
+        rooms.domains(),
+        rooms.taken()
+    )
+}
+
 /// Why no block could be written, if all copies have to be.
 fn too_few_domains<'a>(
     nodes: impl Iterator<Item = &'a NodeRecord>,
@@ -270,14 +334,11 @@ fn too_little_room(rooms: &Rooms, wanted: &Wanted) -> Option<String> {
         most => format!("--size {} would fit", crate::size::config_text(most)),
     };
     Some(format!(
-        "{} bands in {} copies, and nodes that take bands have {} raw blocks in {} failure domains, of which volumes \
-         that exist may take {}: {fits}: take a smaller --size, fewer copies by --replicas, let more nodes join \
+        "{} bands in {} copies, and {}: {fits}: take a smaller --size, fewer copies by --replicas, let more nodes join \
          (`weir pool join`), or say --thin, if they will before it is full",
         record.bands,
         record.replicas,
-        rooms.raw_blocks(),
-        rooms.domains(),
-        rooms.taken()
+        room_there(rooms)
     ))
 }
 

@@ -93,6 +93,8 @@ const STAND_INS: &[(&str, &str)] = &[
     ("volume create data --size 2TiB", "volume create mine --size 2TiB"),
     ("volume create fast --size", "volume create fast --thin --size"),
     ("pool volume delete data", "pool volume delete mine"),
+    ("pool volume resize data 2TiB", "pool volume resize mine 2MiB --thin"),
+    ("pool volume resize data 8TiB", "pool volume resize mine 8MiB"),
     // The device there is small.
     ("volume create data --size 4GiB", "volume create data --size 8MiB"),
     ("volume create gold --size 512MiB", "volume create gold --size 4MiB"),
@@ -148,6 +150,11 @@ const BEFORE: &[(&str, &str)] = &[
     (
         "weir pool volume delete",
         "weir pool volume create mine --thin --size 1MiB --config admin.toml || true",
+    ),
+    (
+        "weir pool volume resize",
+        "weir pool volume delete mine --config admin.toml; \
+         weir pool volume create mine --thin --size 1MiB --config admin.toml",
     ),
     (
         "weir pool client", // Bands as the drives of `pool up` take them.

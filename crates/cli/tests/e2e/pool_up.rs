@@ -220,6 +220,48 @@ fn a_pool_on_plain_files_survives_a_killed_node_and_a_restart() {
 }
 
 #[test]
+fn a_volume_grows_under_its_clients_and_keeps_what_it_holds_and_who_decides() {
+    let scratch = Scratch::new("pool-up-grows");
+    let args = ["--nodes", "3", "--ssds", "1", "--size", "32MiB", "--memory"];
+    let up = Up::start(&scratch, &args);
+    let mut client = up.client();
+    write(&mut client, 1, 0..128);
+    let path = |name: &str| up.data.join(name).display().to_string();
+    let (control, config) = (path("control.sock"), path("admin.toml"));
+    let good = |args: &[&str]| run(weir_path().to_str().expect("a path of text"), args);
+    good(&["ctl", "policy", "set", "all", "victim=fifo", "--control", &control]);
+    let resize =
+        |size: &str| weir(&["pool", "volume", "resize", "data", size, "--config", &config]);
+    let text = said(&resize("16MiB"));
+    assert!(text.contains("only grows"), "{text}");
+    let text = said(&resize("4GiB"));
+    assert!(text.contains("raw blocks") && text.contains("--thin"), "{text}");
+    let text = said(&resize("1TiB"));
+    assert!(text.contains("1024 lanes"), "{text}");
+    assert!(resize("48MiB").status.success());
+    // A client that is connected goes on meanwhile, with the size that it was told.
+    let (begun, mut seed) = (Instant::now(), 1);
+    let size = || up.client().size;
+    while size() != 48 << 20 {
+        assert!(begun.elapsed() < PATIENCE, "it has {} bytes", size());
+        seed += 1;
+        write(&mut client, seed, 0..16);
+        check(&mut client, seed, 0..16);
+    }
+    let mut larger = up.client();
+    write(&mut larger, 1, 128..192);
+    check(&mut larger, 1, 16..192);
+    check(&mut client, seed, 0..16);
+    let shown = good(&["ctl", "policy", "show", "--control", &control]);
+    assert!(shown.contains("the volume has grown"), "{shown}");
+    assert!(shown.lines().any(|line| line.contains("victim") && line.contains("fifo")), "{shown}");
+    let listed = good(&["pool", "volume", "list", "--config", &config]);
+    assert!(listed.contains("48 MiB"), "{listed}");
+    drop((client, larger));
+    up.stop();
+}
+
+#[test]
 fn what_cannot_be_a_pool_is_told_before_anything_is_made() {
     let scratch = Scratch::new("pool-up-wrong");
     let data = scratch.data().display().to_string();

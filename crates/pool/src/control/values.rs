@@ -72,6 +72,10 @@ pub struct VolumeRecord {
     pub shape: BandShape,
     /// Bands that its geometry has.
     pub bands: u32,
+    /// Lanes that they are shared out to; 0 in records of older versions, which were never grown.
+    pub lanes: u32,
+    /// Physical capacity beyond the logical one, in percent of that; 0 in records of older versions, which tells nothing.
+    pub op_percent: u32,
     /// What happens where fewer nodes than replicas can be written to.
     pub degraded: Degraded,
     /// It is being deleted: nobody opens it any more.
@@ -352,6 +356,8 @@ impl Value for VolumeRecord {
         to.0.u32(self.shape.slots_per_page);
         to.0.u32(self.bands);
         to.0.u8(u8::from(self.degraded == Degraded::GoOn) | u8::from(self.is_deleted) << 1);
+        to.0.u32(self.lanes);
+        to.0.u32(self.op_percent);
     }
 
     fn read(from: &mut FieldsRead<'_>) -> Option<Self> {
@@ -362,17 +368,23 @@ impl Value for VolumeRecord {
         let flags = from.0.u8()?;
         let degraded = if flags & 1 == 1 { Degraded::GoOn } else { Degraded::Pause };
         let is_deleted = flags & 2 == 2;
+        let is_of_before = from.0.bytes.is_empty();
+        let (lanes, op_percent) =
+            if is_of_before { (0, 0) } else { (from.0.u32()?, from.0.u32()?) };
+        let shared_out = lanes == 0 || bands.is_multiple_of(lanes);
         let copies = 1..=MEMBERS_MAX;
         let slots = 1..=64;
         let sound =
             copies.contains(&usize::from(replicas)) && slots.contains(&shape.slots_per_page);
-        (sound && shape.pages > 0 && flags < 4).then_some(Self {
+        (sound && shared_out && shape.pages > 0 && flags < 4).then_some(Self {
             volume,
             name,
             blocks,
             replicas,
             shape,
             bands,
+            lanes,
+            op_percent,
             degraded,
             is_deleted,
         })
@@ -570,6 +582,8 @@ mod tests {
             replicas: 2,
             shape,
             bands: 8,
+            lanes: 4,
+            op_percent: 25,
             degraded,
             is_deleted,
         });

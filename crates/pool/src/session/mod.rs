@@ -51,7 +51,7 @@ mod view;
 use crate::client::{self, Config, End, Over, Plan};
 use crate::control::contract::{PlaneAnswer, PlaneAsk, PlaneAskId};
 use crate::control::mutant::Mutant;
-use crate::control::values::NodeRecord;
+use crate::control::values::{NodeRecord, VolumeRecord};
 use crate::message::{Answer, Ask, AskId, NodeFacts, Signals, Slot};
 use crate::opening::{Opened, Opening, OpeningConfig, OpeningError, OpeningInput, OpeningOutput};
 use crate::repair::{Progress, RepairConfig};
@@ -195,6 +195,8 @@ pub enum Output<D> {
     Failed(SessionError),
     /// Somebody should know.
     Noted(Note),
+    /// The record of the volume tells of more bands than this session has: the next one has them. Told once.
+    Grown(Box<VolumeRecord>),
     /// The volume was given back. It is over.
     Released,
 }
@@ -432,16 +434,19 @@ impl<D: Clone> Session<D> {
 /// Holds the config against the volume, and completes it.
 fn fit(config: &mut SessionConfig, opened: &Opened) -> Result<(), String> {
     let volume = &opened.volume;
-    let (shape, bands) = (config.client.shape(), config.client.geometry.blocks());
-    if shape != volume.shape || bands != volume.bands {
+    let (of, shape) = (&config.client.geometry, config.client.shape());
+    let lanes = if volume.lanes == 0 { of.units } else { volume.lanes };
+    if (shape, of.units, of.blocks()) != (volume.shape, lanes, volume.bands) {
         return Err(format!(
-            "the geometry has {bands} bands of {} pages with {} slots, the volume {} of {} with {}: give it \
-             the volume's",
+            "it was opened as one of {} bands of {} pages with {} slots in {} lanes, and has {} of {} with {} in \
+             {lanes}: perhaps it was resized just now; open it again",
+            of.blocks(),
             shape.pages,
             shape.slots_per_page,
+            of.units,
             volume.bands,
             volume.shape.pages,
-            volume.shape.slots_per_page
+            volume.shape.slots_per_page,
         ));
     }
     config.client.volume = volume.volume;

@@ -27,6 +27,8 @@ pub(super) struct Serving<D> {
     /// By which nodes know this opening.
     owner: u64,
     bands: u32,
+    /// It was told that the volume has more by now.
+    is_outgrown: bool,
     /// The FTL takes what is answered for durable: nodes that are not get no bands.
     only_durable: bool,
     is_incomplete: bool,
@@ -113,6 +115,7 @@ impl<D: Clone> Serving<D> {
             generation,
             owner: config.opening.ownership.number(),
             bands,
+            is_outgrown: false,
             only_durable,
             is_incomplete: !opened.complete || !opened.refused.is_empty(),
             ownership,
@@ -296,6 +299,10 @@ impl<D: Clone> Serving<D> {
                     Some(Read::Volume(volume)) => {
                         let degraded = volume.degraded == Degraded::GoOn;
                         self.remote.handle(now, client::Input::Degraded(degraded));
+                        if volume.bands > self.bands && !self.is_outgrown {
+                            self.is_outgrown = true;
+                            self.outputs.push_back(Output::Grown(Box::new(volume)));
+                        }
                     }
                     None => {}
                 }

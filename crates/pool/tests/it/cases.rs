@@ -63,7 +63,7 @@ impl Pool {
             shape,
             bands,
             degraded,
-            is_deleted: false,
+            ..VolumeRecord::default()
         };
         let of = PoolRecord { pool: PoolId(1), format: FORMAT };
         pool.put(keys::POOL.to_owned(), &of);

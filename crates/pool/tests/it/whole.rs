@@ -29,6 +29,7 @@ fn whatever_goes_wrong_hosts_see_what_they_wrote_and_all_copies_are_there_in_the
         None => 0..SEEDS * told_by("POOL_ROUNDS").unwrap_or(1).max(1),
     };
     let (mut openings, mut writes, mut reads, mut flushes, mut late) = (0, 0, 0, 0, 0);
+    let mut growths = 0;
     let mut simulated_ns = 0;
     for seed in seeds.clone() {
         println!("seed {seed}: repeat with POOL_SEED={seed}");
@@ -39,12 +40,15 @@ fn whatever_goes_wrong_hosts_see_what_they_wrote_and_all_copies_are_there_in_the
         reads += world.model.reads;
         flushes += world.model.flushes;
         late += world.model.late_flushes;
+        growths += world.model.growths;
         simulated_ns += world.now;
     }
     println!("{:.2} hours, in {} seeds", simulated_ns as f64 / 3.6e12, seeds.end - seeds.start);
     println!("{openings} openings, {writes} writes, {reads} reads, {flushes} flushes, {late} late");
+    println!("{growths} growths of a volume that was served");
     let count = seeds.end - seeds.start;
     let meets = openings > 3 * count && writes > 50 * count && reads > 50 * count && late > 0;
+    let meets = meets && growths > 0;
     assert!(count < SEEDS || meets, "the simulation must meet what it is for");
 }
 

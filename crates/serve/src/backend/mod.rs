@@ -12,6 +12,7 @@ use crate::kept::KeptCounts;
 use crate::medium::{Injections, Lost, Watch};
 use crate::runtime::buffer::Views;
 use crate::runtime::ring::{Done, Ring};
+use crate::runtime::shard::CoreSettings;
 use flash::{Command, Completion, Geometry, Health, Instant, SlotId, SlotWrite};
 use ftl::policy::UnitWeights;
 use std::path::Path;
@@ -93,6 +94,22 @@ pub trait Backend {
     fn take_weights(&mut self) -> Option<UnitWeights> {
         None
     }
+
+    /// It has another shape from its next opening on: the core is to be stopped, and made anew over that.
+    fn is_outgrown(&self) -> bool {
+        false
+    }
+
+    /// The core has stopped: begins to open what is below anew.
+    fn reopen(&mut self, _now: Instant) {}
+
+    /// What the next core is mounted with, once what is below was opened anew. Told once.
+    fn reopened(&mut self) -> Option<CoreSettings> {
+        None
+    }
+
+    /// The next core cannot be had, for this reason.
+    fn unmounted(&mut self, _reason: &str) {}
 
     /// What it waits for, in words, if it knows.
     fn explain(&self) -> String {

@@ -68,13 +68,16 @@ type Answer = Box<dyn FnOnce(Result<(), Refused>) + Send>;
 
 enum Ask {
     Change(Change, Answer),
+    Grown(u64),
     End,
 }
 
 /// The way to the thread.
 pub struct VolumesControl {
-    /// Why nothing can be changed, or who does.
+    /// Why there is nobody, or who changes them.
     asks: Result<Mutex<Sender<Ask>>, String>,
+    /// Why they are changed by nobody but him.
+    refusal: Option<String>,
     shown: Arc<Mutex<Shown>>,
     /// Whose volumes they are.
     device: u128,
@@ -108,6 +111,7 @@ impl VolumesControl {
         let free_blocks = blocks_of(&table.free(device_blocks));
         Self {
             asks: Err(reason.into()),
+            refusal: None,
             shown: Arc::new(Mutex::new(Shown { table, device_blocks, free_blocks })),
             device: 0,
             ended: Arc::default(),
@@ -146,7 +150,12 @@ impl VolumesControl {
                 (Err(format!("no thread can be started for it: {error}")), Mutex::default())
             }
         };
-        Self { asks, shown, device, ended, shared, thread }
+        Self { asks, refusal: None, shown, device, ended, shared, thread }
+    }
+
+    /// The same, where what people want of them is refused for a reason.
+    pub fn refusing(self, reason: &str) -> Self {
+        Self { refusal: Some(reason.into()), ..self }
     }
 
     /// The volumes as they are now; none of them if they are none of a device's.
@@ -183,7 +192,19 @@ impl VolumesControl {
 
     /// Why nothing can be changed, if that is so.
     pub fn fixed_because(&self) -> Option<&str> {
-        self.asks.as_ref().err().map(String::as_str)
+        let nobody = self.asks.as_ref().err();
+        self.refusal.as_ref().or(nobody).map(String::as_str)
+    }
+
+    /// The device, whose one volume has all of it, has so many logical blocks by now. That is offered soon.
+    pub fn grown(&self, device_blocks: u64) {
+        if let Ok(asks) = &self.asks {
+            // It may have ended by itself.
+            asks.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .send(Ask::Grown(device_blocks))
+                .ok();
+        }
     }
 
     /// Changes a volume; when it returns the change is durable and in force. Blocks.
@@ -191,6 +212,9 @@ impl VolumesControl {
     /// # Errors
     /// Why not.
     pub fn change(&self, change: Change) -> Result<(), Refused> {
+        if let Some(reason) = self.fixed_because() {
+            return Err(Refused::Never(reason.into()));
+        }
         let asks = self.asks.as_ref().map_err(|reason| Refused::Never(reason.clone()))?;
         let (sender, receiver) = mpsc::channel();
         let answer = sends(sender);
@@ -271,10 +295,23 @@ impl Keeper {
             };
             match ask {
                 Ok(Ask::Change(change, answer)) => answer(self.change(&change)),
+                Ok(Ask::Grown(device_blocks)) => self.grow(device_blocks),
                 Ok(Ask::End) | Err(TryRecvError::Disconnected) => return,
                 Err(TryRecvError::Empty) => taken = self.take_step(),
             }
         }
+    }
+
+    /// Offers the one volume of a device that has grown: how large that is, somebody else keeps.
+    fn grow(&mut self, device_blocks: u64) {
+        let Some(table) = self.living.grown(device_blocks) else { return };
+        if self.offer(&table) != Taken::Done {
+            return;
+        }
+        self.living.take_over(table, TableLimits { device_blocks });
+        self.device_blocks = device_blocks;
+        self.show();
+        tracing::info!(device_blocks, "the volume is offered as it has grown");
     }
 
     fn change(&mut self, change: &Change) -> Result<(), Refused> {

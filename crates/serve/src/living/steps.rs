@@ -108,6 +108,22 @@ impl Living {
         self
     }
 
+    /// The table of a device of so many blocks which are all of its one volume; none if it is not so, or is that already.
+    pub fn grown(&self, device_blocks: u64) -> Option<Table> {
+        let mut next = self.table.clone();
+        let [volume] = &mut next.volumes[..] else { return None };
+        let [stretch] = &mut volume.stretches[..] else { return None };
+        let had_all = stretch.first == 0 && stretch.blocks == self.limits.device_blocks;
+        let is_larger = device_blocks > stretch.blocks;
+        stretch.blocks = device_blocks;
+        (had_all && is_larger).then_some(next)
+    }
+
+    /// The table is another one from now on, as somebody else has recorded.
+    pub fn take_over(&mut self, table: Table, limits: TableLimits) {
+        (self.table, self.limits) = (table, limits);
+    }
+
     /// Snapshots, or clones, that are given up and of which nobody knows where they lie: others wait for their end.
     pub fn awaits_drops(&self) -> bool {
         self.dropping.iter().any(|(_, shadow)| shadow.is_none())

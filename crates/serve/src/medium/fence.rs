@@ -44,6 +44,8 @@ pub enum Lost {
     ToClient(u64),
     /// Nobody knows whose the volume of a pool is: its control plane was not reached in time.
     Lease,
+    /// The volume of a pool has grown, and could not be opened anew.
+    Unopened,
 }
 
 impl fmt::Display for Lost {
@@ -62,6 +64,9 @@ impl fmt::Display for Lost {
             Self::Lease => f.write_str(
                 "the lease of the volume was lost: somebody else may have opened it, so this one writes and \
                  acknowledges nothing any more; start it again",
+            ),
+            Self::Unopened => f.write_str(
+                "the volume has grown, and could not be opened anew as the log tells: mend that, and start it again",
             ),
             Self::To(None) => f.write_str(
                 "the generation of the device was overwritten, by another server or by somebody else: \

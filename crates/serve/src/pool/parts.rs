@@ -2,6 +2,7 @@
 //! front ends of the server.
 
 mod config;
+mod growth;
 mod handle;
 
 pub use config::{NodeConfig, VolumeConfig};
@@ -23,6 +24,7 @@ use crate::server::{Ready, ServeError, Server};
 use crate::signals::Stopper;
 use crate::volume::Split;
 use flash::SECOND;
+use growth::Growth;
 use pool::control::values::VolumeRecord;
 use pool::controller::weights::Weights;
 use pool::controller::{NodeSeen, Redundancy, Room, VolumeSeen};
@@ -209,13 +211,14 @@ fn serve_volume(
     Server::start_from(&server, |config| Ok((config.clone(), source)))
 }
 
-/// Tells the controller how a volume does.
+/// Tells the controller how a volume does, and its front ends if it has grown.
 struct VolumeReporter {
     volume: pool::words::VolumeId,
     control: crate::Control,
     mailbox: Arc<Mailbox<Notice>>,
     at: std::time::Instant,
     before: BTreeMap<&'static str, u64>,
+    growth: Growth,
 }
 
 impl VolumeReporter {
@@ -224,13 +227,15 @@ impl VolumeReporter {
         control: crate::Control,
         mailbox: Arc<Mailbox<Notice>>,
     ) -> Self {
-        Self { volume, control, mailbox, at: std::time::Instant::now(), before: BTreeMap::new() }
+        let (at, before) = (std::time::Instant::now(), BTreeMap::new());
+        Self { volume, control, mailbox, at, before, growth: Growth::default() }
     }
 
     fn report(&mut self, reports: &ReportLink) {
         let (send, answer) = mpsc::channel();
         self.control.status(0, Wanted::default(), move |status| drop(send.send(status)));
         let Ok(status) = answer.recv_timeout(STATUS_WITHIN) else { return };
+        self.growth.look(&self.control, &status.core);
         let counters: BTreeMap<&'static str, u64> =
             status.core.counters().iter().copied().collect();
         let elapsed = self.at.elapsed().as_secs_f64().max(1e-3);

@@ -338,6 +338,11 @@ impl Reach {
         target.pause_ns = (target.pause_ns * 2).min(AGAIN_NS_MAX);
     }
 
+    /// This side calls itself so on links that are made from now on.
+    pub fn call(&mut self, name: String) {
+        self.caller.name = name;
+    }
+
     /// Forgets everybody.
     pub fn close(&mut self, now: Instant) {
         for node in self.targets.keys().copied().collect::<Vec<_>>() {

@@ -164,6 +164,22 @@ pub fn create(calls: &mut PlaneCalls, wanted: &Wanted) -> Result<VolumeRecord, P
     Ok(record)
 }
 
+/// A volume grows to the size of this record, made of the one that was `found`. Who opens it next serves it so.
+///
+/// # Errors
+/// It is being deleted, or was changed meanwhile; or as [`nodes`].
+pub fn resize(
+    calls: &mut PlaneCalls,
+    found: &Found<VolumeRecord>,
+    larger: &VolumeRecord,
+) -> Result<(), PoolError> {
+    let name = &found.record.name;
+    if found.record.is_deleted {
+        return Err(refused(name, "is being deleted".into()));
+    }
+    put(calls, name, (keys::volume(larger.volume), larger), found.revision).map(drop)
+}
+
 /// Deletes a volume, with all that the plane knows of it but the generation that was its last and how far its bands have
 /// come: by these nodes prove that what they have of it is theirs to free. From the first step on nobody opens it; said again, what was begun is ended.
 ///
@@ -328,6 +344,23 @@ mod tests {
         assert_eq!(states(calls), now, "nothing of that changed anything");
         replace(calls, NodeId(1), None).expect("it is given up");
         assert_eq!(states(calls)[0], (1, NodeState::Out));
+    }
+
+    #[test]
+    fn a_volume_is_resized_as_it_was_looked_at_and_not_while_it_is_deleted() {
+        let served = Served::new("records-resize");
+        let calls = &mut PlaneCalls::connect(&served.client()).expect("a thread");
+        create(calls, &Wanted::new("data", 1 << 16)).expect("a new one");
+        let before = volume(calls, "data").expect("it is there");
+        let larger = pool::volume::grown(&before.record, 1 << 17).expect("it can be");
+        resize(calls, &before, &larger).expect("nobody changed it");
+        let after = volume(calls, "data").expect("it is there");
+        assert_eq!(after.record, larger);
+        let text = |result: Result<(), PoolError>| result.expect_err("no sense").to_string();
+        assert!(text(resize(calls, &before, &larger)).contains("by somebody else"));
+        shut(calls, after, true).expect("forced");
+        let deleted = volume(calls, "data").expect("its record is there");
+        assert!(text(resize(calls, &deleted, &larger)).contains("being deleted"));
     }
 
     #[test]

@@ -63,17 +63,19 @@ pub fn living(
     tell_missing(shared, &table, snapshots);
     let fixed =
         |reason: &str| VolumesControl::fixed(reason, (table.clone(), device_blocks), Some(shared));
-    if !of_machine {
-        return fixed("a volume of a pool is changed in the pool: `weir pool volume --help`");
-    }
-    if config.ftl.read_only {
+    if config.ftl.read_only && of_machine {
         return fixed(
             "the device is served read-only: `weir status` tells why, if nobody has wanted that",
         );
     }
     let found = snapshots.iter().flatten().copied().collect();
     let config = config.clone();
-    VolumesControl::start(shared, Ground { table, device_blocks, device, config, found })
+    let living =
+        VolumesControl::start(shared, Ground { table, device_blocks, device, config, found });
+    if of_machine {
+        return living;
+    }
+    living.refusing("a volume of a pool is changed in the pool: `weir pool volume --help`")
 }
 
 /// Tells of snapshots and clones that are recorded, and of which a shard does not have its part.

@@ -169,7 +169,7 @@ impl World {
             shape: SHAPE,
             bands,
             degraded,
-            is_deleted: false,
+            ..VolumeRecord::default()
         };
         let key = keys::volume(VOLUME);
         let pool = PoolRecord { pool: PoolId(1), format: FORMAT };

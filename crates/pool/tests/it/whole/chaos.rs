@@ -1,6 +1,5 @@
 //! What goes wrong, how it is mended, and what must hold when all has come to rest.
 
-use super::machine::BLOCKS;
 use super::server::Kind;
 use super::world::{REPLICAS, SERVERS, World};
 use flash::{Instant, MILLISECOND};
@@ -8,6 +7,9 @@ use pool::client::directory::Phase;
 use pool::control::values::NodeState;
 use pool::words::{DomainId, NodeId};
 use std::collections::BTreeSet;
+
+/// As the volume grows lanes are added to the three that it has.
+const LANES_MAX: u32 = 6;
 
 impl World {
     pub(super) fn chaos(&mut self) {
@@ -43,6 +45,7 @@ impl World {
             21 | 22 => self.will_not_flush = None,
             // It stalls: nothing of it comes in time, and its connections stay.
             23 => self.slow[server] = 300 + self.random.below(1000),
+            24 => self.grow(),
             _ => {}
         }
         self.mend();
@@ -81,6 +84,14 @@ impl World {
             if state == NodeState::Draining && self.random.chance(0.1) {
                 self.set(node, domain, NodeState::In);
             }
+        }
+    }
+
+    /// Somebody has the volume grow, in some seeds and a few times.
+    fn grow(&mut self) {
+        if self.grows && self.lanes < LANES_MAX {
+            self.lanes += 1;
+            self.put_volume();
         }
     }
 
@@ -163,20 +174,21 @@ impl World {
         if !machine.is_ready {
             return false;
         }
+        let blocks = machine.blocks();
         let audit = machine.audit.get_or_insert(0);
-        if *audit < BLOCKS || !machine.is_idle() {
+        if *audit < blocks || !machine.is_idle() {
             return false;
         }
         // Asks of a server that was slow may still be on their way.
         let said = machine.session.explain(now);
-        // One that does not count is not taken in, and never told.
-        let counts = |line: &str| {
-            let mut counting = self.states.iter().filter(|(_, (_, state))| state.counts());
-            counting.any(|(node, _)| line.starts_with(&format!("node {} ", node.0)))
+        // One that is not in, and of which nothing is needed, is not taken in and never told.
+        let is_in = |line: &str| {
+            let mut those = self.states.iter().filter(|(_, (_, state))| *state == NodeState::In);
+            those.any(|(node, _)| line.starts_with(&format!("node {} ", node.0)))
         };
         let is_told = |line: &str| {
             line.contains(" 0 seals and frees to be told")
-                || line.contains(": away,") && !counts(line)
+                || line.contains(": away,") && !is_in(line)
         };
         if !said.lines().filter(|line| line.contains("to be told")).all(is_told) {
             return false;

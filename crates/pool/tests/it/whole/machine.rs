@@ -21,7 +21,7 @@ use pool::words::PoolId;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Blocks that the host uses.
-pub const BLOCKS: u32 = 150;
+pub const BLOCKS_PER_LANE: u32 = 50;
 const REQUESTS_MAX: usize = 4;
 
 /// The FTL's own blocks, by what stands for each: the same for all machines, as the bytes of a block are.
@@ -119,13 +119,19 @@ fn settings(seed: u64) -> Settings {
 }
 
 impl Machine {
-    pub fn new(now: Instant, number: u64, is_durable: bool, mutant: Option<Mutant>) -> Self {
+    pub fn new(
+        now: Instant,
+        number: u64,
+        (lanes, is_durable): (u32, bool),
+        mutant: Option<Mutant>,
+    ) -> Self {
         let mut ownership = OwnershipConfig::new(VOLUME, u128::from(number) + 1);
         ownership.lease_ns = 300 * MILLISECOND;
         ownership.answer_ns_max = 60 * MILLISECOND;
         let mut opening = OpeningConfig::new(PoolId(1), ownership);
         opening.patience_ns = 150 * MILLISECOND;
-        let geometry = Geometry { durable_at_completion: is_durable, ..GEOMETRY };
+        let units = lanes;
+        let geometry = Geometry { units, durable_at_completion: is_durable, ..GEOMETRY };
         let mut config = SessionConfig::new(opening, geometry);
         config.client.seed = number + 1;
         config.client.program_limit_ns = 40 * MILLISECOND;
@@ -164,11 +170,12 @@ impl Machine {
 
     /// The FTL, once the volume was opened.
     pub fn mount(&mut self, is_formatted: bool) {
-        let (health, settings) = (Health::default(), settings(self.seed));
+        let (health, logical_blocks) = (Health::default(), self.blocks());
+        let settings = Settings { logical_blocks_min: logical_blocks, ..settings(self.seed) };
         let ftl = if is_formatted {
             Ftl::mount(self.geometry, &health, settings)
         } else {
-            let options = FormatOptions { logical_blocks: BLOCKS, uuid: 77, label: Vec::new() };
+            let options = FormatOptions { logical_blocks, uuid: 77, label: Vec::new() };
             Ftl::format(self.geometry, &health, options, settings)
         };
         let ftl = self.ftl.insert(ftl.expect("the geometry suits"));
@@ -207,6 +214,11 @@ impl Machine {
         }
     }
 
+    /// Logical blocks that the volume has for this machine.
+    pub fn blocks(&self) -> u32 {
+        self.geometry.units * BLOCKS_PER_LANE
+    }
+
     pub fn is_stopping(&self) -> bool {
         self.stopping
     }
@@ -227,7 +239,11 @@ impl Machine {
         if !self.is_ready || self.stopping || self.requests.len() >= REQUESTS_MAX {
             return;
         }
-        if let Some(next) = self.audit.filter(|next| *next < BLOCKS) {
+        if let Some(next) = self.audit.filter(|next| *next < self.blocks()) {
+            if self.is_busy(next) {
+                // Of two at a time either may come first: the model would not know what to expect.
+                return;
+            }
             self.audit = Some(next + 1);
             self.act_at = now;
             return self.submit(now, next, Wish::Read);
@@ -235,17 +251,20 @@ impl Machine {
         if self.audit.is_some() {
             return;
         }
-        let lba = random.below(u64::from(BLOCKS)) as u32;
+        let lba = random.below(u64::from(self.blocks())) as u32;
         let wish = match random.below(20) {
             0..=10 => Wish::Write(1 + random.below(INTERNED - 2)),
             11 => Wish::Write(0),
             12 => Wish::Flush,
             _ => Wish::Read,
         };
-        let is_busy = self.requests.values().any(|(of, _)| *of == lba);
-        if !is_busy {
+        if !self.is_busy(lba) {
             self.submit(now, lba, wish);
         }
+    }
+
+    fn is_busy(&self, lba: u32) -> bool {
+        self.requests.values().any(|(of, _)| *of == lba)
     }
 
     fn submit(&mut self, now: Instant, lba: u32, wish: Wish) {

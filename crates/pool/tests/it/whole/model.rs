@@ -41,6 +41,8 @@ pub struct Model {
     pub flushes: u64,
     /// Nodes that a client gave up as they did not flush in time, of clients that run.
     pub late_flushes: u64,
+    /// Machines that heard that the volume has grown.
+    pub growths: u64,
     pub failures: u64,
     /// Of all that happened.
     pub trace: u64,

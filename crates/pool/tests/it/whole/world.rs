@@ -9,9 +9,7 @@ use flash::{FastTier, Geometry, Instant, MICROSECOND, MILLISECOND, Pairing, Rand
 use pool::control::contract::{Change, PlaneAnswer, PlaneAsk, PlaneAskId};
 use pool::control::keys;
 use pool::control::mutant::Mutant;
-use pool::control::values::{
-    Degraded, FORMAT, NodeRecord, NodeState, PoolRecord, Value, VolumeRecord,
-};
+use pool::control::values::{FORMAT, NodeRecord, NodeState, PoolRecord, Value, VolumeRecord};
 use pool::message::{Answer, Ask, AskId, Refusal, Signals};
 use pool::node::PeerId;
 use pool::session::{Input, Output};
@@ -64,6 +62,9 @@ pub struct World {
     delay_ns: u64,
     pub chaos_ns: u64,
     pub mutant: Option<Mutant>,
+    /// What the volume has, and whether that becomes more.
+    pub lanes: u32,
+    pub grows: bool,
     pub is_formatted: bool,
     pub is_calm: bool,
     pub kinds: Vec<Kind>,
@@ -153,6 +154,8 @@ impl World {
             delay_ns: [200, 1000, 4000][seed as usize % 3] * MICROSECOND,
             chaos_ns: [40, 120][seed as usize / 3 % 2] * MILLISECOND,
             mutant,
+            lanes: GEOMETRY.units,
+            grows: matches!(seed % 16, 9 | 11 | 13),
             is_formatted: false,
             is_calm: false,
             kinds,
@@ -167,26 +170,31 @@ impl World {
     }
 
     fn found(&mut self) {
-        let volume = VolumeRecord {
+        let pool = PoolRecord { pool: PoolId(1), format: FORMAT };
+        self.put(keys::POOL.to_owned(), &pool);
+        self.put_volume();
+        for node in 0..SERVERS as u32 {
+            // The last two fail together.
+            self.set(NodeId(node), DomainId(node.min(SERVERS as u32 - 2)), NodeState::In);
+        }
+    }
+
+    pub(super) fn put_volume(&mut self) {
+        let bands = self.lanes * GEOMETRY.blocks_per_unit;
+        let record = VolumeRecord {
             volume: VOLUME,
             name: "disk".to_owned(),
-            blocks: u64::from(super::machine::BLOCKS),
+            blocks: u64::from(self.lanes * super::machine::BLOCKS_PER_LANE),
             replicas: REPLICAS,
             shape: pool::words::BandShape {
                 pages: GEOMETRY.pages_per_block,
                 slots_per_page: GEOMETRY.slots_per_page,
             },
-            bands: GEOMETRY.blocks(),
-            degraded: Degraded::Pause,
-            is_deleted: false,
+            bands,
+            lanes: self.lanes,
+            ..VolumeRecord::default()
         };
-        let pool = PoolRecord { pool: PoolId(1), format: FORMAT };
-        self.put(keys::POOL.to_owned(), &pool);
-        self.put(keys::volume(VOLUME), &volume);
-        for node in 0..SERVERS as u32 {
-            // The last two fail together.
-            self.set(NodeId(node), DomainId(node.min(SERVERS as u32 - 2)), NodeState::In);
-        }
+        self.put(keys::volume(VOLUME), &record);
     }
 
     fn put<V: Value>(&mut self, key: String, value: &V) {
@@ -464,7 +472,7 @@ impl World {
         let number = of.number;
         let is_durable = !self.kinds.contains(&Kind::Volatile);
         let now = Instant(self.now * rate / 1000);
-        of.machine = Some(Machine::new(now, number, is_durable, self.mutant));
+        of.machine = Some(Machine::new(now, number, (self.lanes, is_durable), self.mutant));
         for server in 0..SERVERS {
             let of = &mut self.clients[client];
             of.links[server] += of.links[server] % 2;
@@ -578,7 +586,14 @@ impl World {
             }
             Output::Failed(error) => {
                 let said = error.to_string();
-                assert!(said.contains("another client has opened"), "{said}");
+                let grew = self.grows && said.contains("resized just now");
+                assert!(grew || said.contains("another client has opened"), "{said}");
+            }
+            // It ends in order, and the next one begins with what the volume has by then.
+            Output::Grown(_) => {
+                self.model.growths += 1;
+                let machine = self.clients[client].machine.as_mut().expect("it said so");
+                machine.stop(now, &mut self.interned);
             }
             Output::Connect(_)
             | Output::Noted(_)

@@ -5,7 +5,8 @@
 //! - what the plane and dialing threads have to say comes through a mailbox, and is heard in the shard's turn;
 //! - data that goes to nodes is the backend's own copy: a node that is late may still be sent it when the FTL has
 //!   long gone on;
-//! - the loss of the volume is told before the ends of commands that follow from it.
+//! - the loss of the volume is told before the ends of commands that follow from it;
+//! - of an earlier opening nothing is heard any more: its links are closed, and its answers of the plane passed over.
 
 mod data;
 mod open;
@@ -23,11 +24,12 @@ use crate::backend::Backend;
 use crate::medium::Lost;
 use crate::runtime::buffer::Views;
 use crate::runtime::ring::{Done, EVENT_BYTES, Owner, Ring};
-use crate::runtime::shard::Mailbox;
+use crate::runtime::shard::{CoreSettings, Mailbox};
 use flash::{Command, Completion, Geometry, Health, Instant, SECOND, SlotWrite};
 use ftl::policy::UnitWeights;
 use pool::client::{Counters, End, Over, Plan};
 use pool::control::contract::{PlaneAnswer, PlaneAskId};
+use pool::control::values::VolumeRecord;
 use pool::controller::weights::Weights;
 use pool::message::{Answer, Slot};
 use pool::node::store::Data;
@@ -53,8 +55,8 @@ pub type Tell<T> = Box<dyn FnOnce(T) + Send>;
 pub enum Notice {
     /// A connection to a node was made, or not.
     Dialed(Dialed),
-    /// The control plane answers.
-    Plane(PlaneAskId, PlaneAnswer),
+    /// The control plane answers; to which opening, as this client counts them.
+    Plane(u64, PlaneAskId, PlaneAnswer),
     /// What the controller wants from now on.
     Weights(Weights),
     /// Nodes that are away are not to be waited for.
@@ -101,7 +103,11 @@ pub struct VolumeStatus {
 
 /// See the head of this file.
 pub struct VolumeBackend {
+    options: VolumeOptions,
     session: Session<Block>,
+    /// Openings before this one.
+    reopenings: u64,
+    reopening: Reopening,
     reach: Reach,
     plane: PlaneLink,
     mailbox: Arc<Mailbox<Notice>>,
@@ -122,20 +128,33 @@ pub struct VolumeBackend {
     released: bool,
     checkpoints: u64,
     scrubbing: Scrubbing,
-    scrub_bytes_per_s: u64,
     now: Instant,
+}
+
+/// How far a volume that has grown is on its way to be opened anew.
+enum Reopening {
+    No,
+    /// Its record has grown, and the engine was not heard of yet.
+    Due(Box<VolumeRecord>),
+    /// It is given back, until then at most.
+    Releasing(Box<VolumeRecord>, Instant),
+    /// It is being opened.
+    Opening,
 }
 
 impl VolumeBackend {
     fn new(
+        options: VolumeOptions,
         session: Session<Block>,
         (reach, plane): (Reach, PlaneLink),
         mailbox: Arc<Mailbox<Notice>>,
-        geometry: Geometry,
-        scrub_bytes_per_s: u64,
     ) -> Self {
+        let geometry = pool::volume::geometry(&options.record);
         Self {
+            options,
             session,
+            reopenings: 0,
+            reopening: Reopening::No,
             reach,
             plane,
             mailbox,
@@ -153,7 +172,6 @@ impl VolumeBackend {
             released: false,
             checkpoints: 0,
             scrubbing: Scrubbing::new(Instant(0)),
-            scrub_bytes_per_s,
             now: Instant(0),
         }
     }
@@ -195,6 +213,11 @@ impl VolumeBackend {
                 self.loss_due = true;
             }
             Output::Noted(note) => log(&note),
+            Output::Grown(_) if self.options.settings.map_bytes > 0 => tracing::warn!(
+                "the volume has grown, and does so with the whole map in DRAM: leave `ftl.map_memory` out of the config of \
+                 this client for one start"
+            ),
+            Output::Grown(record) => self.reopening = Reopening::Due(record),
             Output::Released => self.released = true,
         }
     }
@@ -214,7 +237,39 @@ impl VolumeBackend {
             self.handle(now, Input::Deadline);
         }
         self.scrub(now);
+        self.begin_anew(now);
         self.reach.turn(now, ring);
+    }
+
+    /// Opens the volume anew, as its record is by now, once it was given back.
+    fn begin_anew(&mut self, now: Instant) {
+        let Reopening::Releasing(record, until) = &self.reopening else { return };
+        if !self.released && now < *until {
+            return;
+        }
+        self.options.record = VolumeRecord::clone(record);
+        self.geometry = pool::volume::geometry(&self.options.record);
+        self.reopening = Reopening::Opening;
+        self.reopenings += 1;
+        let told = open::hears(self.reopenings, &self.mailbox);
+        self.plane = self.plane.sharing(told);
+        self.reach.close(now);
+        while self.reach.poll().is_some() {}
+        let begun = crate::pool::drawn();
+        let owner = match begun {
+            Ok(owner) => owner,
+            Err(error) => return self.unmounted(&error.to_string()),
+        };
+        self.reach.call(open::name(&self.options, owner));
+        self.session = open::session(now, &self.options, owner);
+        (self.released, self.opened) = (false, None);
+        self.ends.clear();
+        (self.weights, self.are_weights_new) = (UnitWeights::default(), false);
+        self.scrubbing.begin_anew();
+        if self.options.go_on {
+            self.handle(now, Input::GoOn);
+        }
+        self.handle(now, Input::Deadline);
     }
 
     /// Has scrub begin or rest, once the volume is open.
@@ -233,7 +288,7 @@ impl VolumeBackend {
             return Ok(None);
         }
         let rounds = rounds.ok_or("the volume is not open yet: try again")?;
-        if self.scrub_bytes_per_s == 0 {
+        if self.options.repairs.scrub_bytes_per_s == 0 {
             return Err("`client.scrub_rate` is 0, so no copies are read: give it another value");
         }
         self.scrubbing.set(now, when, rounds);
@@ -273,7 +328,10 @@ impl VolumeBackend {
     fn told(&mut self, now: Instant, notice: Notice) {
         match notice {
             Notice::Dialed(dialed) => self.reach.dialed(now, dialed),
-            Notice::Plane(id, answer) => self.handle(now, Input::Plane { id, answer: &answer }),
+            Notice::Plane(of, id, answer) if of == self.reopenings => {
+                self.handle(now, Input::Plane { id, answer: &answer });
+            }
+            Notice::Plane(..) => {}
             Notice::Weights(weights) => {
                 self.handle(now, Input::Plan(Plan::of(&weights, now)));
             }
@@ -368,7 +426,13 @@ impl Backend for VolumeBackend {
             return Some(Instant(0));
         }
         let scrub = self.scrubbing.deadline().filter(|_| self.session.generation().is_some());
-        let all = [self.session.deadline(self.now), self.reach.deadline(), scrub];
+        let released = match &self.reopening {
+            Reopening::Releasing(..) if self.released => Some(Instant(0)),
+            Reopening::Releasing(_, until) => Some(*until),
+            Reopening::Opening if self.opened.is_some() => Some(Instant(0)),
+            _ => None,
+        };
+        let all = [self.session.deadline(self.now), self.reach.deadline(), scrub, released];
         all.into_iter().flatten().min()
     }
 
@@ -386,7 +450,38 @@ impl Backend for VolumeBackend {
 
     /// Another core is about to be made, which has to be told what the last one was.
     fn begin_mount(&mut self) {
+        self.checkpoints = 0;
         self.are_weights_new = self.weights != UnitWeights::default();
+    }
+
+    fn is_outgrown(&self) -> bool {
+        matches!(self.reopening, Reopening::Due(_))
+    }
+
+    fn reopen(&mut self, now: Instant) {
+        let reopening = std::mem::replace(&mut self.reopening, Reopening::No);
+        let Reopening::Due(record) = reopening else { unreachable!("it is asked before") };
+        self.reopening = Reopening::Releasing(record, now + RELEASE_NS);
+        self.handle(now, Input::Release);
+    }
+
+    fn reopened(&mut self) -> Option<CoreSettings> {
+        if !matches!(self.reopening, Reopening::Opening) {
+            return None;
+        }
+        let settings = match self.opened.take()? {
+            Ok(_) => open::settings(&self.options),
+            Err(error) => Err(error.to_string()),
+        };
+        settings.map_err(|reason| self.unmounted(&reason)).ok().inspect(|_| {
+            self.reopening = Reopening::No;
+        })
+    }
+
+    fn unmounted(&mut self, reason: &str) {
+        tracing::error!(reason, "the volume has grown and cannot be opened anew");
+        self.lost = Some(Lost::Unopened);
+        self.loss_due = true;
     }
 
     fn explain(&self) -> String {

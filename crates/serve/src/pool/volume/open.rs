@@ -3,6 +3,7 @@
 use super::{Notice, VolumeBackend};
 use crate::backend::{Backend, Opened as Started, Starter};
 use crate::device::{Stretch, Table, Volume, encode_volumes};
+use crate::pool::block::Block;
 use crate::pool::plane::PlaneLink;
 use crate::pool::reach::{Caller, Dialed, Reach};
 use crate::pool::{config::PlaneConfig, tls};
@@ -10,6 +11,7 @@ use crate::runtime::ring::Ring;
 use crate::runtime::shard::{AnyCore, Clock, CoreFormat, CoreSettings, Engine, Mailbox, Milestone};
 use flash::{Instant, SECOND};
 use ftl::{FormatOptions, MountError, MountReport, Settings};
+use pool::control::contract::{PlaneAnswer, PlaneAskId};
 use pool::control::ownership::OwnershipConfig;
 use pool::control::values::VolumeRecord;
 use pool::opening::{Opened, OpeningConfig};
@@ -97,31 +99,50 @@ fn backend(
     options: &VolumeOptions,
     mailbox: Arc<Mailbox<Notice>>,
 ) -> Result<VolumeBackend, String> {
-    let VolumeOptions { plane, record, client, go_on, .. } = options;
-    let post = Arc::clone(&mailbox);
-    let told = move |id, answer| post.push(Notice::Plane(id, answer));
-    let link = PlaneLink::connect(plane, told).map_err(|error| error.to_string())?;
+    let plane = &options.plane;
+    let link = PlaneLink::connect(plane, hears(0, &mailbox)).map_err(|error| error.to_string())?;
     let post = Arc::clone(&mailbox);
     let dialed = move |dialed: Dialed| post.push(Notice::Dialed(dialed));
     let tls = Some((Arc::clone(&plane.identity.client), tls::server_name(plane.pool)));
     let owner = crate::pool::drawn().map_err(|error| error.to_string())?;
-    // No other client, and no earlier life of this one, calls itself so: see `node/guests.rs`.
-    let name = format!("{client} {:016x}", owner as u64);
-    let caller = Caller { pool: plane.pool, name, tls };
-    let opening = OpeningConfig::new(plane.pool, OwnershipConfig::new(record.volume, owner));
-    let geometry = pool::volume::geometry(record);
-    let mut config = SessionConfig::new(opening, geometry);
-    config.client.seed = owner as u64;
-    options.repairs.set(&mut config.repair);
-    let session = Session::new(Instant(0), config);
+    let caller = Caller { pool: plane.pool, name: name(options, owner), tls };
+    let session = session(Instant(0), options, owner);
     let reach = Reach::new(caller, Arc::new(dialed));
-    let scrub_bytes_per_s = options.repairs.scrub_bytes_per_s;
-    let parts = (reach, link);
-    let mut backend = VolumeBackend::new(session, parts, mailbox, geometry, scrub_bytes_per_s);
-    if *go_on {
+    let mut backend = VolumeBackend::new(options.clone(), session, (reach, link), mailbox);
+    if options.go_on {
         backend.told(Instant(0), Notice::GoOn);
     }
     Ok(backend)
+}
+
+/// Brings the answers of the control plane to one of the openings of a client.
+pub(super) fn hears(
+    opening: u64,
+    mailbox: &Arc<Mailbox<Notice>>,
+) -> impl Fn(PlaneAskId, PlaneAnswer) + Send + Sync + 'static {
+    let post = Arc::clone(mailbox);
+    move |id, answer| post.push(Notice::Plane(opening, id, answer))
+}
+
+/// What a client calls itself at nodes. No other one, and no other opening of this one, does: see `node/guests.rs`.
+pub(super) fn name(options: &VolumeOptions, owner: u128) -> String {
+    format!("{} {:016x}", options.client, owner as u64)
+}
+
+/// A session that begins to take the volume over.
+pub(super) fn session(now: Instant, options: &VolumeOptions, owner: u128) -> Session<Block> {
+    let VolumeOptions { plane, record, .. } = options;
+    let opening = OpeningConfig::new(plane.pool, OwnershipConfig::new(record.volume, owner));
+    let mut config = SessionConfig::new(opening, pool::volume::geometry(record));
+    config.client.seed = owner as u64;
+    options.repairs.set(&mut config.repair);
+    Session::new(now, config)
+}
+
+/// What the FTL is mounted with.
+pub(super) fn settings(options: &VolumeOptions) -> Result<CoreSettings, String> {
+    let settings = CoreSettings::Block(Box::new(options.settings.clone()));
+    Ok(settings.with_blocks_min(blocks_of(&options.record)?))
 }
 
 /// Waits until the volume is ours, however long that takes.
@@ -177,7 +198,10 @@ fn mount(
         medium.begin_mount();
         let mut engine = engine(medium, format, options, (ring, &clock))?;
         let error = match run_until_ready(&mut engine, ring, &clock) {
-            Ok(Ok(report)) => return Ok((engine, clock, report)),
+            Ok(Ok(report)) => match as_recorded(report, &options.record) {
+                Ok(report) => return Ok((engine, clock, report)),
+                Err(error) => error,
+            },
             Ok(Err(MountError::NotFormatted))
                 if !format
                     && is_whole
@@ -205,7 +229,7 @@ fn engine(
     (ring, clock): (&mut Ring, &Clock),
 ) -> Result<Engine, String> {
     let (geometry, health) = (*medium.geometry(), medium.health());
-    let settings = CoreSettings::Block(Box::new(options.settings.clone()));
+    let settings = settings(options)?;
     let format = format.then(|| format_of(options).map(CoreFormat::Block)).transpose();
     let core =
         format.and_then(|format| AnyCore::start(geometry, &health, format, settings.clone()));
@@ -251,11 +275,32 @@ fn run_until_ready(
 }
 
 fn format_of(options: &VolumeOptions) -> Result<FormatOptions, String> {
-    let VolumeRecord { volume, name, blocks, .. } = &options.record;
-    let whole = Stretch { first: 0, blocks: *blocks };
-    let table = Table::made(vec![Volume::made(1, name.clone(), whole, false)]);
-    let label = encode_volumes(&table).ok_or("the name of the volume is too long")?;
-    let logical_blocks = u32::try_from(*blocks).map_err(|_| "a volume has at most 16 TiB")?;
-    let uuid = options.plane.pool.0 ^ u128::from(volume.0);
-    Ok(FormatOptions { logical_blocks, uuid, label })
+    let record = &options.record;
+    let uuid = options.plane.pool.0 ^ u128::from(record.volume.0);
+    Ok(FormatOptions { logical_blocks: blocks_of(record)?, uuid, label: label_of(record)? })
+}
+
+fn blocks_of(record: &VolumeRecord) -> Result<u32, String> {
+    u32::try_from(record.blocks).map_err(|_| "a volume has at most 16 TiB".to_owned())
+}
+
+/// The table of the one volume that this is.
+fn label_of(record: &VolumeRecord) -> Result<Vec<u8>, String> {
+    let whole = Stretch { first: 0, blocks: record.blocks };
+    let table = Table::made(vec![Volume::made(1, record.name.clone(), whole, false)]);
+    encode_volumes(&table).ok_or_else(|| "the name of the volume is too long".to_owned())
+}
+
+/// What was mounted, as the record of the volume has it: what a volume of a pool is called and how large it is stands
+/// there, and in the label only as it was when it was made.
+fn as_recorded(mut report: MountReport, record: &VolumeRecord) -> Result<MountReport, String> {
+    if u64::from(report.logical_blocks) < record.blocks {
+        return Err(format!(
+            "the volume has {} blocks of 4 KiB, and its record tells of {}: leave `ftl.map_memory` and `ftl.read_only` out \
+             of the config of its client for this start, in which it grows",
+            report.logical_blocks, record.blocks
+        ));
+    }
+    report.label = label_of(record)?;
+    Ok(report)
 }

@@ -55,6 +55,11 @@ impl Scrubbing {
         }
     }
 
+    /// The volume is opened anew, where no round is whole; what goes on does not any more until it was looked at.
+    pub fn begin_anew(&mut self) {
+        (self.goes, self.rounds) = (false, 0);
+    }
+
     pub fn when(&self) -> When {
         self.when
     }

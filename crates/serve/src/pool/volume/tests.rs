@@ -17,7 +17,6 @@ use ::pool::control::values::{FORMAT, NodeRecord, NodeState, PoolRecord, Value};
 use ::pool::volume::{Wanted, plan};
 use ::pool::words::{DomainId, VolumeId};
 use flash::{BLOCK_BYTES, Random};
-use ftl::Input as CoreInput;
 use nand::Profile;
 
 const BLOCKS: u32 = 4096;
@@ -77,6 +76,14 @@ impl World {
         };
         self.put(keys::node(NodeId(number)), &record);
         self.nodes.insert(number, running);
+    }
+
+    /// The record of the volume tells of so many blocks from now on.
+    fn grow(&self, blocks: u32) {
+        let calls = &mut PlaneCalls::connect(&self.plane.client()).expect("a thread");
+        let found = crate::pool::records::volume(calls, "data").expect("it is there");
+        let larger = ::pool::volume::grown(&found.record, blocks.into()).expect("it can be");
+        crate::pool::records::resize(calls, &found, &larger).expect("nobody else changes it");
     }
 
     fn open(&self) -> Volume {
@@ -189,11 +196,13 @@ impl Volume {
 
     /// Stops the FTL and gives the volume back.
     fn close(mut self) {
-        self.engine.core.handle(self.clock.now(), CoreInput::Shutdown);
+        self.engine.shut_down(self.clock.now());
         loop {
             self.turn();
             match self.engine.milestone() {
                 Some(Milestone::Stopped(durable)) => break assert!(durable),
+                // Of a volume that has grown.
+                Some(Milestone::Ready(Ok(_))) => {}
                 Some(other) => panic!("{other:?}"),
                 None => {}
             }
@@ -294,5 +303,58 @@ fn copies_are_compared_while_the_host_wants_nothing_and_when_somebody_says_so() 
     while pages(&mut volume) <= rests + 1 {
         assert!(volume.clock.now() < until + 60 * SECOND, "nothing is compared");
     }
+    volume.close();
+}
+
+#[test]
+fn a_volume_grows_while_it_is_served_and_what_came_meanwhile_is_done() {
+    let world = World::new("grows", 3);
+    let mut volume = world.open();
+    volume.write(1, BLOCKS / 4);
+    world.grow(2 * BLOCKS);
+    let (begun, mut seed) = (volume.clock.now(), 1);
+    let blocks = |volume: &Volume| volume.engine.status().counter("logical_blocks");
+    while blocks(&volume) < u64::from(2 * BLOCKS) {
+        assert!(volume.clock.now() < begun + 60 * SECOND, "it does not grow");
+        seed += 1;
+        volume.write(seed, 64);
+        volume.check(seed, 64);
+    }
+    volume.write(seed + 1, 2 * BLOCKS);
+    volume.check(seed + 1, 2 * BLOCKS);
+    assert_eq!(volume.status().generation, Some(Generation(2)), "it was opened anew");
+    // Twice is no other thing than once; and it is found so by whoever opens it.
+    world.grow(3 * BLOCKS);
+    volume.close();
+    let mut volume = world.open();
+    assert_eq!(blocks(&volume), u64::from(3 * BLOCKS));
+    volume.check(seed + 1, 2 * BLOCKS);
+    volume.close();
+}
+
+#[test]
+fn a_server_may_stop_at_any_moment_of_the_growth_of_its_volume() {
+    let world = World::new("grows-stops", 3);
+    let mut volume = world.open();
+    volume.write(1, BLOCKS / 4);
+    volume.close();
+    let mut phases = std::collections::BTreeSet::new();
+    for turns in [0, 1, 3, 10, 20, 30, 40, 60, 90] {
+        let mut volume = world.open();
+        let blocks = volume.engine.status().counter("logical_blocks") as u32;
+        world.grow(blocks + 1);
+        let begun = volume.clock.now();
+        while !volume.engine.medium.is_outgrown() {
+            volume.turn();
+            assert!(volume.clock.now() < begun + 60 * SECOND, "nobody hears of it");
+        }
+        (0..turns).for_each(|_| drop(volume.turn()));
+        phases.insert(volume.engine.status().phase());
+        volume.check(1, 8);
+        volume.close();
+    }
+    assert!(phases.contains("stopped") && phases.contains("mounting"), "{phases:?}");
+    let mut volume = world.open();
+    volume.check(1, BLOCKS / 4);
     volume.close();
 }

@@ -92,6 +92,14 @@ impl CoreSettings {
         self
     }
 
+    /// The logical blocks that the device is to have at least.
+    pub fn blocks_min(&self) -> u32 {
+        match self {
+            Self::Block(settings) => settings.logical_blocks_min,
+            Self::Raw(_) => 0,
+        }
+    }
+
     /// Those of one of so many shards: what is said for the device is shared among them.
     pub fn of_shard(mut self, shards: usize) -> Self {
         if let Self::Block(settings) = &mut self {

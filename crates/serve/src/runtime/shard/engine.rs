@@ -8,6 +8,7 @@
 //!   is in flight.
 
 mod looking;
+mod renewing;
 mod zones;
 
 use super::core::{AnyCore, CoreSettings, CoreStatus, RawShape, raw_shape};
@@ -25,6 +26,7 @@ use flash::{
 use ftl::raw::zones::Zones;
 use ftl::{Input, MountError, MountReport, Output, SnapshotError, SnapshotStep};
 use looking::Looking;
+use renewing::Renewing;
 use std::collections::VecDeque;
 
 /// What a piece does to its blocks.
@@ -241,6 +243,7 @@ pub struct Engine {
     sums: Vec<u32>,
     /// The core was told that nothing may be written any more.
     failed: bool,
+    renewing: Renewing,
 }
 
 impl Engine {
@@ -272,6 +275,7 @@ impl Engine {
             milestones: VecDeque::new(),
             sums: Vec::new(),
             failed: false,
+            renewing: Renewing::default(),
         }
     }
 
@@ -290,10 +294,17 @@ impl Engine {
 
     /// Takes a piece. The next turn begins it.
     pub fn submit(&mut self, piece: Piece) {
+        if let Some(piece) = self.hold(piece) {
+            self.take(self.now, piece);
+        }
+    }
+
+    /// Begins a piece that came at `came`, or parks it.
+    fn take(&mut self, came: Instant, piece: Piece) {
         if self.must_wait(&piece, self.parked.len()) {
-            self.parked.push_back((self.now, piece));
+            self.parked.push_back((came, piece));
         } else {
-            self.start(self.now, piece);
+            self.start(came, piece);
         }
     }
 
@@ -516,6 +527,7 @@ impl Engine {
 
     /// Carries out all that can be done now.
     pub fn turn(&mut self, now: Instant, ring: &mut Ring) {
+        self.renew(now);
         self.work(now, ring);
         if let Some(ftl) = self.core.ftl() {
             self.medium.checkpoints(now, ftl.checkpoints());
@@ -585,7 +597,9 @@ impl Engine {
             }
             Output::Reply(reply) => self.replies.push_back(reply),
             Output::Ready(result) => {
-                self.milestones.push_back(Milestone::Ready(result.map(|report| *report)));
+                let result = result.map(|report| *report);
+                self.mounted(&result);
+                self.milestones.push_back(Milestone::Ready(result));
             }
             Output::FastDetached(gone) => {
                 self.milestones.push_back(Milestone::FastDetached(gone));
@@ -596,7 +610,11 @@ impl Engine {
             Output::Snapshot { number, step, result } => {
                 self.milestones.push_back(Milestone::Snapshot { number, step, result });
             }
-            Output::Stopped(durable) => self.milestones.push_back(Milestone::Stopped(durable)),
+            Output::Stopped(durable) => {
+                if self.stopped(now, durable) {
+                    self.milestones.push_back(Milestone::Stopped(durable));
+                }
+            }
         }
     }
 
@@ -622,7 +640,8 @@ impl Engine {
 
     /// When to call [`Engine::turn`] if nothing happens before.
     pub fn deadline(&self) -> Option<Instant> {
-        self.core.deadline().into_iter().chain(self.medium.deadline()).min()
+        let all = [self.core.deadline(), self.medium.deadline(), self.renewing_deadline()];
+        all.into_iter().flatten().min()
     }
 }
 

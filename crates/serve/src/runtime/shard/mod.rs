@@ -505,8 +505,7 @@ impl Shard {
                 self.feed_starved(now);
             }
             Message::Map(piece) => {
-                let (mapped, blocks) =
-                    self.engine.core.mapped_run(flash::Lba(piece.lba), piece.blocks);
+                let (mapped, blocks) = self.engine.mapped_run(flash::Lba(piece.lba), piece.blocks);
                 let answer = Message::Mapped(piece.origin.request, mapped, blocks);
                 self.shared.mailboxes[piece.origin.shard].push(answer);
             }
@@ -569,7 +568,7 @@ impl Shard {
                 }
             }
             self.life = Life::Stopping;
-            self.engine.core.handle(now, Input::Shutdown);
+            self.engine.shut_down(now);
             self.shared.mailboxes[self.me].wake();
         } else if self.life == Life::Draining && self.requests.is_empty() && ids_done {
             let replies_left = self.connections.iter().any(|(_, c)| !c.outbox.is_empty());
@@ -590,7 +589,7 @@ impl Shard {
         let shards = self.shared.mailboxes.len();
         if self.life == Life::Drained && self.shared.drained.load(Ordering::Acquire) == shards {
             self.life = Life::Stopping;
-            self.engine.core.handle(now, Input::Shutdown);
+            self.engine.shut_down(now);
             // What it has to do is found by the next turn.
             self.shared.mailboxes[self.me].wake();
         }

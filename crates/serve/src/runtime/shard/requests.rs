@@ -496,7 +496,7 @@ impl Shard {
         let zeroes = self.engine.core.raw().is_none();
         let (mut extents, mut next, end) = (Vec::new(), run.lba, run.lba + run.blocks);
         while next < end && extents.len() < EXTENTS_MAX {
-            let (mapped, blocks) = self.engine.core.mapped_run(flash::Lba(next), end - next);
+            let (mapped, blocks) = self.engine.mapped_run(flash::Lba(next), end - next);
             extents.push(extent(mapped, blocks, zeroes));
             next += blocks.max(1);
         }

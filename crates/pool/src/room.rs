@@ -1,5 +1,5 @@
 //! Whether nodes can hold volumes, before these are made: each copy of a band takes a raw block, and copies of a band
-//! lie in different failure domains.
+//! lie in different failure domains. For volumes that are *thin* no room is kept; only what they hold by now is gone.
 
 use crate::control::values::VolumeRecord;
 use crate::volume::{Wanted, plan};
@@ -9,26 +9,34 @@ use std::collections::BTreeMap;
 /// The raw blocks of nodes, and the volumes that are to lie on them.
 #[derive(Clone, Debug, Default)]
 pub struct Rooms {
-    /// Raw blocks of each failure domain.
-    domains: BTreeMap<DomainId, u64>,
+    /// Raw blocks of each failure domain, and those of them that hold something.
+    domains: BTreeMap<DomainId, (u64, u64)>,
     /// Bands and copies of each.
     volumes: Vec<(u64, u64)>,
 }
 
 impl Rooms {
-    /// A node has so many raw blocks, taken or not.
-    pub fn add_node(&mut self, domain: DomainId, raw_blocks: u32) {
-        *self.domains.entry(domain).or_default() += u64::from(raw_blocks);
+    /// A node has so many raw blocks, of which some hold something.
+    pub fn add_node(&mut self, domain: DomainId, raw_blocks: u32, used: u32) {
+        let (of, of_used) = self.domains.entry(domain).or_default();
+        (*of, *of_used) = (*of + u64::from(raw_blocks), *of_used + u64::from(used));
     }
 
-    /// A volume may take all of its bands.
+    /// A volume may take all of its bands, unless it is thin.
     pub fn add_volume(&mut self, record: &VolumeRecord) {
-        self.volumes.push((record.bands.into(), record.replicas.into()));
+        if !record.is_thin {
+            self.volumes.push((record.bands.into(), record.replicas.into()));
+        }
     }
 
     /// How many raw blocks there are.
     pub fn raw_blocks(&self) -> u64 {
-        self.domains.values().sum()
+        self.domains.values().map(|(raw_blocks, _)| raw_blocks).sum()
+    }
+
+    /// Of them, those that hold something.
+    pub fn used(&self) -> u64 {
+        self.domains.values().map(|(_, used)| used).sum()
     }
 
     /// In so many failure domains.
@@ -36,25 +44,33 @@ impl Rooms {
         self.domains.len()
     }
 
-    /// How many of them volumes take at most.
+    /// How many of them are kept for volumes.
     pub fn taken(&self) -> u64 {
         self.volumes.iter().map(|(bands, replicas)| bands * self.copies(*replicas)).sum()
     }
 
-    /// Whether all bands of another volume find a place beside all of the others'.
+    /// Whether all bands of another volume find a place beside all that is kept for others, and beside what is there by
+    /// now.
+    pub fn holds(&self, record: &VolumeRecord) -> bool {
+        let another = (record.bands.into(), record.replicas.into());
+        let kept: Vec<(u64, u64)> = self.volumes.iter().copied().chain([another]).collect();
+        self.finds_places(&kept, |(raw_blocks, _)| raw_blocks)
+            && self.finds_places(&[another], |(raw_blocks, used)| raw_blocks.saturating_sub(used))
+    }
+
+    /// Whether all these bands and copies find a place where each domain has so many raw blocks.
     ///
     /// Copies of bands and the domains that they lie in are the ones of a matrix whose rows have as many ones as
     /// a band has copies, and whose columns at most as many as a domain has raw blocks. By Gale and Ryser there is
     /// one if no set of rows has more ones than the columns let it; the worst sets are all bands with at least so
     /// many copies.
-    pub fn holds(&self, record: &VolumeRecord) -> bool {
-        let another = (record.bands.into(), record.replicas.into());
-        let all = || self.volumes.iter().copied().chain([another]);
+    fn finds_places(&self, volumes: &[(u64, u64)], room: impl Fn((u64, u64)) -> u64) -> bool {
+        let all = || volumes.iter().copied();
         (1..=MEMBERS_MAX as u64).all(|least| {
             let many = || all().filter(|(_, replicas)| self.copies(*replicas) >= least);
             let bands: u64 = many().map(|(bands, _)| bands).sum();
             let copies: u64 = many().map(|(bands, replicas)| bands * self.copies(replicas)).sum();
-            copies <= self.domains.values().map(|&raw_blocks| raw_blocks.min(bands)).sum()
+            copies <= self.domains.values().map(|&of| room(of).min(bands)).sum()
         })
     }
 
@@ -86,7 +102,7 @@ mod tests {
     fn rooms(raw_blocks: &[u32]) -> Rooms {
         let mut rooms = Rooms::default();
         for (domain, raw_blocks) in (0..).zip(raw_blocks) {
-            rooms.add_node(DomainId(domain), *raw_blocks);
+            rooms.add_node(DomainId(domain), *raw_blocks, 0);
         }
         rooms
     }

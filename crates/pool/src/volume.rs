@@ -23,6 +23,8 @@ pub struct Wanted {
     pub band_bytes: u64,
     /// What happens where fewer nodes than replicas can be written to.
     pub degraded: Degraded,
+    /// No room is kept for it.
+    pub is_thin: bool,
 }
 
 impl Wanted {
@@ -30,7 +32,8 @@ impl Wanted {
     pub fn new(name: impl Into<String>, blocks: u64) -> Self {
         let (replicas, op_percent, band_bytes) = (2, 25, 8 << 20);
         let degraded = Degraded::Pause;
-        Self { name: name.into(), blocks, replicas, op_percent, band_bytes, degraded }
+        let (name, is_thin) = (name.into(), false);
+        Self { name, blocks, replicas, op_percent, band_bytes, degraded, is_thin }
     }
 }
 
@@ -59,7 +62,7 @@ const LANES_MIN: u32 = 4;
 /// # Errors
 /// What cannot be, and what could.
 pub fn plan(volume: VolumeId, wanted: &Wanted) -> Result<VolumeRecord, String> {
-    let Wanted { name, blocks, replicas, op_percent, band_bytes, degraded } = wanted;
+    let Wanted { name, blocks, replicas, op_percent, band_bytes, degraded, is_thin } = wanted;
     if name.is_empty() || name.len() > 63 || name.contains(['/', '?', '\0']) {
         return Err(format!("name {name:?}: 1 to 63 bytes, and no / or ?; for example: data"));
     }
@@ -104,6 +107,7 @@ pub fn plan(volume: VolumeId, wanted: &Wanted) -> Result<VolumeRecord, String> {
                 op_percent: *op_percent,
                 degraded,
                 is_deleted: false,
+                is_thin: *is_thin,
             });
         }
         lanes /= 2;

@@ -95,7 +95,7 @@ pub struct Create {
     /// Go on writing with fewer copies than `--replicas` where nodes are missing, instead of waiting for them
     #[arg(long)]
     go_on: bool,
-    /// Although the nodes that are there cannot hold all of it: more will join before it is full
+    /// Keep no room for it, whether the nodes that are there can hold all of it or not: more will join before it is full
     #[arg(long)]
     thin: bool,
     #[command(flatten)]
@@ -108,7 +108,8 @@ pub struct Resize {
     name: String,
     /// Its size from now on, larger than it was; such as 2TiB
     size: String,
-    /// Although the nodes that are there cannot hold all of it: more will join before it is full
+    /// Keep no room for it from now on, whether the nodes that are there can hold all of it or not: more will join before
+    /// it is full
     #[arg(long)]
     thin: bool,
     #[command(flatten)]
@@ -246,6 +247,7 @@ fn create(args: &Create) -> Result<End, Failure> {
     if let Some(why) = rooms.and_then(|rooms| too_little_room(&rooms, &wanted)) {
         return Err(format!("volume {}: {why}", args.name));
     }
+    wanted.is_thin = args.thin;
     let made = records::create(&mut calls, &wanted).map_err(failure)?;
     let made = status::volume_record(&made);
     match args.asks.json {
@@ -267,8 +269,12 @@ fn resize(args: &Resize) -> Result<End, Failure> {
     let mut calls = PlaneCalls::connect(&plane).map_err(failure)?;
     let found = records::volume(&mut calls, &args.name).map_err(failure)?;
     let refused = |why: String| format!("volume {}: {why}", args.name);
-    let larger = grown(&found.record, size / BLOCK_BYTES as u64).map_err(refused)?;
-    let rooms = if args.thin { None } else { room::rooms(&plane, &mut calls).map_err(failure)? };
+    let mut larger = grown(&found.record, size / BLOCK_BYTES as u64).map_err(refused)?;
+    larger.is_thin |= args.thin;
+    let rooms = match larger.is_thin {
+        true => None,
+        false => room::rooms(&plane, &mut calls).map_err(failure)?,
+    };
     let more = VolumeRecord { bands: larger.bands - found.record.bands, ..larger.clone() };
     if let Some(rooms) = rooms.filter(|rooms| !rooms.holds(&more)) {
         return Err(refused(format!(
@@ -297,10 +303,12 @@ fn resize(args: &Resize) -> Result<End, Failure> {
 /// What nodes have, and volumes may take of it.
 fn room_there(rooms: &Rooms) -> String {
     format!(
-        "nodes that take bands have {} raw blocks in {} failure domains, of which volumes that exist may take {}",
+        "nodes that take bands have {} raw blocks in {} failure domains, of which {} are kept for volumes that exist and \
+         {} hold something",
         rooms.raw_blocks(),
         rooms.domains(),
-        rooms.taken()
+        rooms.taken(),
+        rooms.used()
     )
 }
 
@@ -365,7 +373,11 @@ pub fn volumes_text(volumes: &[Value]) -> String {
         };
         vec![
             format!("  {}", of["name"].as_str().unwrap_or_default()),
-            crate::size::bytes(of["bytes"].as_u64().unwrap_or(0)),
+            format!(
+                "{}{}",
+                crate::size::bytes(of["bytes"].as_u64().unwrap_or(0)),
+                if of["thin"] == true { ", thin" } else { "" }
+            ),
             of["replicas"].to_string(),
             of["bands"].to_string(),
             of["degraded"].as_str().unwrap_or_default().to_owned(),
@@ -414,7 +426,7 @@ mod tests {
     #[test]
     fn a_volume_that_nodes_cannot_hold_is_refused_with_what_would_fit_and_what_to_do() {
         let mut rooms = Rooms::default();
-        (0..3).for_each(|domain| rooms.add_node(DomainId(domain), 1000));
+        (0..3).for_each(|domain| rooms.add_node(DomainId(domain), 1000, 0));
         let wanted = Wanted::new("data", 1 << 20);
         assert_eq!(too_little_room(&rooms, &wanted), None, "4 GiB are 700 bands or so");
         rooms.add_volume(&plan(VolumeId(1), &wanted).expect("it can be"));
@@ -428,10 +440,16 @@ mod tests {
         let size = why.split("--size ").nth(1).and_then(|rest| rest.split(' ').next());
         let blocks = bytes("--size", size.expect("a size")).expect("one") / BLOCK_BYTES as u64;
         assert_eq!(too_little_room(&rooms, &Wanted { blocks, ..wanted.clone() }), None, "{why}");
-        rooms.add_volume(
-            &plan(VolumeId(2), &Wanted { blocks: 1 << 22, ..wanted.clone() }).expect("thin"),
-        );
-        let why = too_little_room(&rooms, &wanted).expect("all may be taken");
-        assert!(why.contains("nothing more fits"), "{why}");
+        let large = Wanted { blocks: 1 << 22, ..wanted.clone() };
+        let thin = plan(VolumeId(2), &Wanted { is_thin: true, ..large.clone() });
+        rooms.add_volume(&thin.expect("it can be"));
+        assert_eq!(too_little_room(&rooms, &wanted), None, "nothing is kept for a thin one");
+        let mut full = rooms.clone();
+        (0..3).for_each(|domain| full.add_node(DomainId(domain), 0, 1000));
+        rooms.add_volume(&plan(VolumeId(3), &large).expect("it can be"));
+        for rooms in [rooms, full] {
+            let why = too_little_room(&rooms, &wanted).expect("all is kept, or used");
+            assert!(why.contains("nothing more fits"), "{why}");
+        }
     }
 }

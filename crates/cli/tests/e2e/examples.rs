@@ -93,7 +93,7 @@ const STAND_INS: &[(&str, &str)] = &[
     ("volume create data --size 2TiB", "volume create mine --size 2TiB"),
     ("volume create fast --size", "volume create fast --thin --size"),
     ("pool volume delete data", "pool volume delete mine"),
-    ("pool volume resize data 2TiB", "pool volume resize mine 2MiB --thin"),
+    ("pool volume resize data 2TiB", "pool volume resize mine 2MiB"),
     ("pool volume resize data 8TiB", "pool volume resize mine 8MiB"),
     // The device there is small.
     ("volume create data --size 4GiB", "volume create data --size 8MiB"),

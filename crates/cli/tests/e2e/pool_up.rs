@@ -7,6 +7,7 @@ use crate::tools::{pattern, run, said, weir, weir_path};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -115,6 +116,25 @@ fn check(client: &mut Client, seed: u64, pieces: std::ops::Range<u64>) {
     }
 }
 
+/// Waits until the client reaches a node.
+fn wait_for_node(up: &Up, node: usize) {
+    let begun = Instant::now();
+    while up.ask("client")["nodes"][node - 1]["up"] != true {
+        assert!(begun.elapsed() < PATIENCE, "{}", up.ask("client"));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Flips bits of a block below a drive that runs; false if the drive does not have it.
+fn damage(drive: &str, block: &[u8]) -> bool {
+    let bytes = std::fs::read(drive).expect("a plain file");
+    let Some(at) = bytes.chunks(4096).position(|chunk| chunk == block) else { return false };
+    let file = File::options().write(true).open(drive).expect("a plain file");
+    file.write_all_at(&[!block[0]], at as u64 * 4096).expect("it is written");
+    file.sync_all().expect("it is written");
+    true
+}
+
 /// What an administrator does meanwhile.
 fn look_after(up: &Up) {
     up.command(&["wear", "2", "95"]);
@@ -169,11 +189,7 @@ fn a_volume_survives_that_its_nodes_are_killed_one_after_the_other_and_all_is_st
         write(&mut client, seed, 0..32);
         check(&mut client, seed, 0..32);
         up.wait_for(&format!("node-{node} is back"));
-        let begun = Instant::now();
-        while up.ask("client")["nodes"][node - 1]["up"] != true {
-            assert!(begun.elapsed() < PATIENCE, "{}", up.ask("client"));
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        wait_for_node(&up, node);
     }
     check(&mut client, 4, 0..32);
     check(&mut client, 1, 32..64);
@@ -204,7 +220,22 @@ fn a_pool_on_plain_files_survives_a_killed_node_and_a_restart() {
     write(&mut client, 2, 0..32);
     check(&mut client, 2, 0..32);
     up.wait_for("node-1 is back");
+    wait_for_node(&up, 1);
     write(&mut client, 3, 0..16);
+    // What was written last lies in bands that take more.
+    let last = &pattern(3 << 16 | 15, PIECE)[PIECE - 4096..];
+    let damaged = (1..=3).find(|node| damage(&format!("{drives}/drive-{node}"), last));
+    assert!(damaged.is_some(), "a drive has it");
+    let socket = up.data.join("client.sock").display().to_string();
+    let scrubbed = run(
+        weir_path().to_str().expect("a path of text"),
+        &["pool", "scrub", &socket, "now", "--wait", "--json"],
+    );
+    let scrubbed: Value = serde_json::from_str(&scrubbed).expect("JSON");
+    let found = &scrubbed["repair"]["scrub_found"];
+    assert!(found["copies_damaged"].as_u64() >= Some(1), "{found}");
+    assert_eq!((&found["bands_unsound"], &found["bands_unlike"]), (&0.into(), &0.into()));
+    assert_eq!(scrubbed["repair"]["bands_damaged"], 0, "it was copied anew");
     drop(client);
     up.stop();
     let up = Up::start(&scratch, &args);

@@ -80,6 +80,8 @@ pub struct VolumeRecord {
     pub degraded: Degraded,
     /// It is being deleted: nobody opens it any more.
     pub is_deleted: bool,
+    /// Nobody has looked whether nodes can hold all of it, and no room is kept for it.
+    pub is_thin: bool,
 }
 
 /// What happens where fewer nodes than replicas can be written to.
@@ -355,7 +357,9 @@ impl Value for VolumeRecord {
         to.0.u32(self.shape.pages);
         to.0.u32(self.shape.slots_per_page);
         to.0.u32(self.bands);
-        to.0.u8(u8::from(self.degraded == Degraded::GoOn) | u8::from(self.is_deleted) << 1);
+        let goes_on = self.degraded == Degraded::GoOn;
+        let flags = [goes_on, self.is_deleted, self.is_thin];
+        to.0.u8(flags.iter().rev().fold(0, |all, &flag| all << 1 | u8::from(flag)));
         to.0.u32(self.lanes);
         to.0.u32(self.op_percent);
     }
@@ -367,7 +371,7 @@ impl Value for VolumeRecord {
         let bands = from.0.u32()?;
         let flags = from.0.u8()?;
         let degraded = if flags & 1 == 1 { Degraded::GoOn } else { Degraded::Pause };
-        let is_deleted = flags & 2 == 2;
+        let (is_deleted, is_thin) = (flags & 2 == 2, flags & 4 == 4);
         let is_of_before = from.0.bytes.is_empty();
         let (lanes, op_percent) =
             if is_of_before { (0, 0) } else { (from.0.u32()?, from.0.u32()?) };
@@ -376,7 +380,7 @@ impl Value for VolumeRecord {
         let slots = 1..=64;
         let sound =
             copies.contains(&usize::from(replicas)) && slots.contains(&shape.slots_per_page);
-        (sound && shared_out && shape.pages > 0 && flags < 4).then_some(Self {
+        (sound && shared_out && shape.pages > 0 && flags < 8).then_some(Self {
             volume,
             name,
             blocks,
@@ -387,6 +391,7 @@ impl Value for VolumeRecord {
             op_percent,
             degraded,
             is_deleted,
+            is_thin,
         })
     }
 }
@@ -586,6 +591,7 @@ mod tests {
             op_percent: 25,
             degraded,
             is_deleted,
+            is_thin: true,
         });
         let generation = Generation(4);
         survives(&OwnerRecord { generation, owner: 77, lease_ns: 3, released: true });

@@ -31,7 +31,7 @@ fn of<'a>(
     let mut rooms = Rooms::default();
     for record in nodes.filter(|record| record.state == NodeState::In) {
         let (_, room) = explained.rooms.iter().find(|(node, _)| *node == record.node)?;
-        rooms.add_node(record.domain, room.bands);
+        rooms.add_node(record.domain, room.bands, room.used);
     }
     volumes.filter(|record| !record.is_deleted).for_each(|record| rooms.add_volume(record));
     Some(rooms)
@@ -68,7 +68,7 @@ mod tests {
         assert!(of(&explained, nodes.iter(), volumes.iter()).is_none(), "node 6 may have any room");
         explained.rooms.push(room(6));
         let rooms = of(&explained, nodes.iter(), volumes.iter()).expect("all have told");
-        assert_eq!((rooms.raw_blocks(), rooms.domains()), (300, 2));
+        assert_eq!((rooms.raw_blocks(), rooms.domains(), rooms.used()), (300, 2, 21));
         assert_eq!(rooms.taken(), 2 * u64::from(volumes[0].bands));
     }
 }

@@ -105,6 +105,7 @@ pub fn volume_record(record: &VolumeRecord) -> Value {
         "bytes": record.blocks * BLOCK_BYTES as u64,
         "replicas": record.replicas,
         "bands": record.bands,
+        "thin": record.is_thin,
         "band_bytes": u64::from(record.shape.slots()) * BLOCK_BYTES as u64,
         "degraded": match record.degraded {
             Degraded::Pause => "pause",

@@ -194,12 +194,12 @@ pub fn repair_text(part: &Value) -> String {
     }
     let count = |key: &str| repair[key].as_u64().unwrap_or(0);
     let mut text = format!(
-        "  bands: {} lack a copy ({} of them have none to copy from, or no room), {} to be drained, {} to be spread; \
+        "  bands: {} lack a copy, {} to be drained, {} to be spread ({} of all these find no room, or nothing to copy from); \
          {} being copied, {} copied",
         count("bands_lacking"),
-        count("bands_stuck"),
         count("bands_draining"),
         count("bands_spreading"),
+        count("bands_stuck"),
         count("copying"),
         count("copied")
     );

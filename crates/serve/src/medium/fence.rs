@@ -46,6 +46,8 @@ pub enum Lost {
     Lease,
     /// The volume of a pool has grown, and could not be opened anew.
     Unopened,
+    /// The FTL of a volume of a pool found no way to go on writing.
+    Failed,
 }
 
 impl fmt::Display for Lost {
@@ -58,12 +60,16 @@ impl fmt::Display for Lost {
             ),
             Self::ToClient(generation) => write!(
                 f,
-                "another client has opened the volume, with generation {generation}: this one writes \
+                "another client has opened the volume, with generation {generation}, or it was deleted: this one writes \
                  and acknowledges nothing any more; end one of the two"
             ),
             Self::Lease => f.write_str(
-                "the lease of the volume was lost: somebody else may have opened it, so this one writes and \
+                "the lease of the volume was lost: somebody else may have opened it, or deleted it, so this one writes and \
                  acknowledges nothing any more; start it again",
+            ),
+            Self::Failed => f.write_str(
+                "its FTL found no way to go on writing: this client ends, and the next one recovers all that was made durable; \
+                 start it again",
             ),
             Self::Unopened => f.write_str(
                 "the volume has grown, and could not be opened anew as the log tells: mend that, and start it again",

@@ -156,6 +156,11 @@ pub fn run_volume(config: &VolumeConfig, ready: impl FnOnce(&Ready)) -> Result<(
     let mailbox =
         Mailbox::new().map_err(|error| PoolError::System { doing: "make an eventfd", error })?;
     let mailbox = Arc::new(mailbox);
+    // It is there while the volume is opened, to be asked what it waits for and told not to.
+    let _control = config.control.as_ref().and_then(|path| {
+        let listens = handle::volume(path, Arc::clone(&mailbox));
+        listens.inspect_err(|error| tracing::warn!("{error}")).ok()
+    });
     let mut served = serve_volume(config, plane, &record, &mailbox)?;
     let control = served.control();
     stopper.stops(move || control.shut_down());
@@ -172,10 +177,6 @@ pub fn run_volume(config: &VolumeConfig, ready: impl FnOnce(&Ready)) -> Result<(
         Vec::new()
     };
     follow(&link, reports, hear, report)?;
-    let _control = config.control.as_ref().and_then(|path| {
-        let listens = handle::volume(path, mailbox);
-        listens.inspect_err(|error| tracing::warn!("{error}")).ok()
-    });
     ready(served.ready());
     crate::notify::ready(served.ready(), served.control());
     Ok(served.join()?)

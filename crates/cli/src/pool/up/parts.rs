@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 /// How long a part may take to be ready: a client waits for a lease.
@@ -22,8 +23,30 @@ struct Part {
     command: &'static str,
     config: PathBuf,
     child: Child,
+    life: Life,
+}
+
+enum Life {
+    Runs,
     /// It has ended, and is to be started again then.
-    again_at: Option<Instant>,
+    Again(Instant),
+    /// It was started again, and is not ready yet.
+    Comes(Box<Coming>),
+}
+
+/// A process that is not ready yet.
+struct Coming {
+    child: Child,
+    lines: Receiver<String>,
+    /// It must be ready by then.
+    until: Instant,
+    said: String,
+}
+
+enum Stand {
+    Coming,
+    Ready,
+    Failed(Failure),
 }
 
 /// See the head of this file. What runs ends when this is dropped.
@@ -79,7 +102,7 @@ impl Parts {
     ) -> Result<String, Failure> {
         let (child, said) = self.begin(name, command[0], config)?;
         let (name, config) = (name.to_owned(), config.to_owned());
-        self.parts.push(Part { name, command: command[0], config, child, again_at: None });
+        self.parts.push(Part { name, command: command[0], config, child, life: Life::Runs });
         Ok(said)
     }
 
@@ -89,23 +112,40 @@ impl Parts {
         command: &'static str,
         config: &Path,
     ) -> Result<(Child, String), Failure> {
-        let log = self.folder.join("log").join(format!("{name}.log"));
-        let failed = |reason: String| {
-            let tail = fs::read_to_string(&log).unwrap_or_default();
-            let lines: Vec<&str> = tail.lines().rev().take(5).collect();
-            let lines: Vec<String> =
-                lines.into_iter().rev().map(|line| line.chars().take(300).collect()).collect();
-            format!("{name}: {reason} (its log is {}):\n{}", log.display(), lines.join("\n"))
-        };
-        let file = fs::OpenOptions::new().create(true).append(true).open(&log);
-        let file = file.map_err(|error| failed(error.to_string()))?;
+        let mut coming = self.spawn(name, command, config)?;
+        loop {
+            match self.stand(name, &mut coming) {
+                Stand::Ready => return Ok((coming.child, coming.said)),
+                Stand::Failed(why) => return Err(why),
+                Stand::Coming => std::thread::sleep(LOOK / 10),
+            }
+        }
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.folder.join("log").join(format!("{name}.log"))
+    }
+
+    /// Why a part is not there, with the end of what it has logged.
+    fn failed(&self, name: &str, reason: &str) -> Failure {
+        let log = self.log(name);
+        let tail = fs::read_to_string(&log).unwrap_or_default();
+        let lines: Vec<&str> = tail.lines().rev().take(5).collect();
+        let lines: Vec<String> =
+            lines.into_iter().rev().map(|line| line.chars().take(300).collect()).collect();
+        format!("{name}: {reason} (its log is {}):\n{}", log.display(), lines.join("\n"))
+    }
+
+    fn spawn(&self, name: &str, command: &'static str, config: &Path) -> Result<Coming, Failure> {
+        let failed = |error: std::io::Error| self.failed(name, &error.to_string());
+        let file = fs::OpenOptions::new().create(true).append(true).open(self.log(name));
         let mut command_line = Command::new("/proc/self/exe");
         command_line
             .args(["--log", "info", "pool", command, "--config"])
             .arg(config)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(file)
+            .stderr(file.map_err(failed)?)
             // A signal of the terminal is for `up`, which ends its parts in their order.
             .process_group(0);
         // SAFETY: the call is safe between fork and exec. A part does not outlive whoever watches it.
@@ -115,35 +155,40 @@ impl Parts {
                 Ok(())
             })
         };
-        let mut child = command_line.spawn().map_err(|error| failed(error.to_string()))?;
+        let mut child = command_line.spawn().map_err(failed)?;
         let out = child.stdout.take().expect("it is piped");
-        let (send, lines) = std::sync::mpsc::channel();
+        let (send, lines) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 // Nobody listens any more once it was ready.
                 send.send(line).ok();
             }
         });
-        let until = Instant::now() + READY;
-        let mut said = String::new();
-        while !TOLD.load(Ordering::Relaxed) && Instant::now() < until {
-            match lines.recv_timeout(LOOK) {
+        Ok(Coming { child, lines, until: Instant::now() + READY, said: String::new() })
+    }
+
+    /// Whether a part that was begun is ready by now. One that will not be is ended.
+    fn stand(&self, name: &str, coming: &mut Coming) -> Stand {
+        let why = loop {
+            match coming.lines.try_recv() {
                 Ok(line) => {
-                    said += &format!("{line}\n");
+                    coming.said += &format!("{line}\n");
                     if line.starts_with("ready") {
-                        let pid = format!("{}\n", child.id());
+                        let pid = format!("{}\n", coming.child.id());
                         fs::write(self.folder.join(format!("{name}.pid")), pid).ok();
-                        return Ok((child, said));
+                        return Stand::Ready;
                     }
                 }
-                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
-                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
+                Err(TryRecvError::Empty) if TOLD.load(Ordering::Relaxed) => {
+                    break "was told to end";
+                }
+                Err(TryRecvError::Empty) if Instant::now() < coming.until => return Stand::Coming,
+                Err(_) => break "did not become ready",
             }
-        }
-        end(&mut child, libc::SIGTERM);
-        child.wait().ok();
-        let told = TOLD.load(Ordering::Relaxed);
-        Err(failed(if told { "was told to end" } else { "did not become ready" }.into()))
+        };
+        end(&mut coming.child, libc::SIGTERM);
+        coming.child.wait().ok();
+        Stand::Failed(self.failed(name, why))
     }
 
     /// Watches until a signal; what ends by itself is started again.
@@ -157,34 +202,41 @@ impl Parts {
         say("ending\n");
     }
 
+    /// Looks after a part without waiting for it: others may have to be started before it is ready.
     fn look(&mut self, at: usize) {
+        let restart_after = self.restart_after;
         let part = &mut self.parts[at];
-        match part.again_at {
-            None => {
+        let name = part.name.clone();
+        match std::mem::replace(&mut part.life, Life::Runs) {
+            Life::Runs => {
                 let Ok(Some(status)) = part.child.try_wait() else { return };
-                let seconds = self.restart_after.as_secs();
-                say(&format!(
-                    "{} has ended ({status}); it is started again in {seconds} s\n",
-                    part.name
-                ));
-                part.again_at = Some(Instant::now() + self.restart_after);
-                fs::remove_file(self.folder.join(format!("{}.pid", part.name))).ok();
+                let seconds = restart_after.as_secs();
+                say(&format!("{name} has ended ({status}); it is started again in {seconds} s\n"));
+                part.life = Life::Again(Instant::now() + restart_after);
+                fs::remove_file(self.folder.join(format!("{name}.pid"))).ok();
             }
-            Some(again_at) if Instant::now() >= again_at => {
-                let (name, command, config) =
-                    (part.name.clone(), part.command, part.config.clone());
-                match self.begin(&name, command, &config) {
-                    Ok((child, _)) => {
-                        (self.parts[at].child, self.parts[at].again_at) = (child, None);
-                        say(&format!("{name} is back\n"));
-                    }
+            Life::Again(at_time) if Instant::now() < at_time => part.life = Life::Again(at_time),
+            Life::Again(_) => {
+                let (command, config) = (part.command, part.config.clone());
+                self.parts[at].life = match self.spawn(&name, command, &config) {
+                    Ok(coming) => Life::Comes(Box::new(coming)),
                     Err(error) => {
                         say(&format!("{error}\n"));
-                        self.parts[at].again_at = Some(Instant::now() + self.restart_after);
+                        Life::Again(Instant::now() + restart_after)
                     }
-                }
+                };
             }
-            Some(_) => {}
+            Life::Comes(mut coming) => match self.stand(&name, &mut coming) {
+                Stand::Coming => self.parts[at].life = Life::Comes(coming),
+                Stand::Ready => {
+                    self.parts[at].child = coming.child;
+                    say(&format!("{name} is back\n"));
+                }
+                Stand::Failed(error) => {
+                    say(&format!("{error}\n"));
+                    self.parts[at].life = Life::Again(Instant::now() + restart_after);
+                }
+            },
         }
     }
 }
@@ -193,6 +245,9 @@ impl Drop for Parts {
     /// The client goes first: it gives its volume back.
     fn drop(&mut self) {
         for part in self.parts.iter_mut().rev() {
+            if let Life::Comes(coming) = std::mem::replace(&mut part.life, Life::Runs) {
+                part.child = coming.child;
+            }
             end(&mut part.child, libc::SIGTERM);
             let until = Instant::now() + END;
             while matches!(part.child.try_wait(), Ok(None)) && Instant::now() < until {

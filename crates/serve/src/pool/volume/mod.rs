@@ -478,6 +478,14 @@ impl Backend for VolumeBackend {
         })
     }
 
+    fn ends_failed(&mut self, explained: &str) -> bool {
+        if self.lost.is_none() {
+            tracing::error!("{explained}{}", self.explain());
+            self.lost = Some(Lost::Failed);
+        }
+        true
+    }
+
     fn unmounted(&mut self, reason: &str) {
         tracing::error!(reason, "the volume has grown and cannot be opened anew");
         self.lost = Some(Lost::Unopened);

@@ -532,6 +532,9 @@ impl Engine {
         if let Some(ftl) = self.core.ftl() {
             self.medium.checkpoints(now, ftl.checkpoints());
         }
+        if self.core.has_failed() && !self.failed && self.medium.ends_failed(&self.core.explain()) {
+            self.fail(now);
+        }
         self.vouch(now, ring);
     }
 

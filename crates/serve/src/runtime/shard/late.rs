@@ -61,7 +61,8 @@ impl Late {
 impl Shard {
     /// Logs once that nothing is written any more.
     pub(super) fn log_failure(&mut self) {
-        if !self.late.failure_told && self.engine.core.has_failed() {
+        let is_lost = self.engine.medium.lost().is_some();
+        if !self.late.failure_told && !is_lost && self.engine.core.has_failed() {
             self.late.failure_told = true;
             tracing::error!(
                 shard = self.me,

@@ -25,6 +25,7 @@ const BUILTIN: &[(&str, &str)] = &[
     ("pool-unlike-90", include_str!("../../../../experiments/pool-unlike-90.toml")),
     ("pool-unlike-70", include_str!("../../../../experiments/pool-unlike-70.toml")),
     ("pool-unlike-50", include_str!("../../../../experiments/pool-unlike-50.toml")),
+    ("pool-policies", include_str!("../../../../experiments/pool-policies.toml")),
     ("pool-slow", include_str!("../../../../experiments/pool-slow.toml")),
     ("pool-lost", include_str!("../../../../experiments/pool-lost.toml")),
     ("profiles", include_str!("../../../../experiments/profiles.toml")),

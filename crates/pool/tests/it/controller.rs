@@ -248,6 +248,22 @@ fn a_pool_of_many_drives_is_steered_no_worse_than_by_weights_alone() {
     assert!(plain > LATE_MAX, "static routing carries {demand}, too");
 }
 
+/// Of blocks whose two copies lie on any drives over a third would lie only on such that write.
+#[test]
+fn where_most_drives_would_write_at_a_time_all_serve_both_as_long_as_they_carry_it() {
+    let modes = |reads: f64, writes: f64| {
+        let mut fluid = Fluid::new(published(), "solver");
+        for _ in 0..20 {
+            fluid.run(reads, writes);
+        }
+        fluid.weights.nodes.iter().map(|node| node.mode).collect::<Vec<Mode>>()
+    };
+    let all_mixed = |modes: Vec<Mode>| modes.iter().all(|mode| *mode == Mode::Mixed);
+    assert!(all_mixed(modes(5e5, 5e5)), "half of all are writes");
+    assert!(!all_mixed(modes(9e5, 1e5)), "few are");
+    assert!(!all_mixed(modes(1.2e6, 1.2e6)), "it is more than all carry that serve both");
+}
+
 #[test]
 fn a_drive_ten_times_as_slow_loses_its_share_and_no_more() {
     let profiles = published();

@@ -3,7 +3,9 @@
 //! making them better; the weights of reads are balanced over the replicas that there are.
 //!
 //! Where there is nothing to gain from slots (no more drives than copies), or no time to find good ones (very
-//! many drives, or more copies than two), all drives serve both, by weights that make them equally late.
+//! many drives, or more copies than two), all drives serve both, by weights that make them equally late. So they do
+//! where the plan has most drives write at a time: the plan does not know that blocks lie where they lie, and of those
+//! with two copies on any drives the square of that part lies only on drives which write.
 
 use super::super::balance::{Group, balance};
 use super::super::solver::{Demand, Plan, solve};
@@ -20,7 +22,15 @@ pub(super) struct Solved {
     turns_at: Option<Instant>,
     /// Weights of reads of a moment ago, where the next balance begins.
     reads: Vec<f64>,
+    /// All drives serve both, as too many would write at a time.
+    mixes: bool,
 }
+
+/// With more of the drives than that writing at a time over a third of the blocks would lie on such alone. As long as
+/// all are mixed already the second counts.
+const WRITERS_MAX: [f64; 2] = [0.6, 0.55];
+/// All drives carry so many times the demand when they serve both, to be taken for good enough; likewise.
+const CARRIES_MIN: [f64; 2] = [1.05, 1.0];
 
 /// It is planned for that much more than is asked: demand and drives are never quite as they were.
 const HEADROOM: f64 = 1.02;
@@ -38,7 +48,9 @@ impl Policy for Solved {
         };
         let drives = view.nodes.len();
         let has_slots = view.terms.replicas == 2 && (3..=DRIVES_MAX).contains(&drives);
-        decision.nodes = if has_slots && demand.reads + demand.writes > 0.0 {
+        let is_busy = demand.reads + demand.writes > 0.0;
+        self.mixes = has_slots && is_busy && self.is_to_mix(view, &plan, demand);
+        decision.nodes = if has_slots && is_busy && !self.mixes {
             self.in_slots(view, &plan, demand)
         } else {
             all_mixed(view, demand)
@@ -57,8 +69,7 @@ fn stuck(groups: &[Group], nodes: &[Allotment]) -> f64 {
 
 /// All drives serve both.
 fn all_mixed(view: &View<'_>, demand: Demand) -> Vec<Allotment> {
-    let load = demand.reads + demand.writes;
-    let percent = 100.0 * demand.writes / load.max(f64::MIN_POSITIVE);
+    let (percent, load) = share(demand);
     let nodes: Vec<&NodeView<'_>> = view.nodes.iter().collect();
     let loads = equally_late(&nodes, percent, load).into_iter().zip(&view.fleet.drives);
     loads
@@ -69,7 +80,24 @@ fn all_mixed(view: &View<'_>, demand: Demand) -> Vec<Allotment> {
         .collect()
 }
 
+/// What percentage of all that is asked of drives are writes, and how much all is.
+fn share(demand: Demand) -> (f64, f64) {
+    let load = demand.reads + demand.writes;
+    (100.0 * demand.writes / load.max(f64::MIN_POSITIVE), load)
+}
+
 impl Solved {
+    /// Whether all drives are to serve both: most would write at a time, and all together carry the demand so.
+    fn is_to_mix(&self, view: &View<'_>, plan: &Plan, demand: Demand) -> bool {
+        let drives = view.nodes.len();
+        let writing: f64 = (0..drives).map(|at| times(view, plan, at)[WRITES]).sum();
+        let (percent, load) = share(demand);
+        let live = view.nodes.iter().filter(|node| node.is_live);
+        let carried: f64 = live.map(|node| node.model.peak(percent)).sum();
+        let at = usize::from(self.mixes);
+        writing > WRITERS_MAX[at] * drives as f64 && carried >= CARRIES_MIN[at] * load
+    }
+
     /// What the table has for this slot.
     fn in_slots(&mut self, view: &View<'_>, plan: &Plan, demand: Demand) -> Vec<Allotment> {
         let card = |at: usize| {

@@ -47,8 +47,8 @@ use crate::mutant::Mutant;
 use crate::slab::Slab;
 use blocks::Die;
 use flash::{
-    BlockId, Command, Completion, Geometry, Health, Instant, Lba, MediumError, Payload,
-    RequestError, SlotId, SlotWrite, Tag,
+    BlockId, Command, Completion, Geometry, Health, Instant, Lba, MILLISECOND, MediumError,
+    Payload, RequestError, SlotId, SlotWrite, Tag,
 };
 use host::Request;
 use mount::Mount;
@@ -208,6 +208,10 @@ pub(crate) enum Quiet {
 
 /// After so many tries, nobody waits for room behind the medium any more.
 const NO_SPACE_TRIES_MAX: u32 = 10;
+
+/// How long a unit waits after the medium had no room behind it, and how often that doubles while there is none.
+const NO_SPACE_PAUSE_NS: u64 = 100 * MILLISECOND;
+const NO_SPACE_DOUBLINGS_MAX: u32 = 4;
 
 /// No block.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -444,6 +448,18 @@ impl RawUnits {
     /// The medium has had no room behind it for so long that nobody is to wait for it any more.
     pub(crate) fn has_no_space(&self) -> bool {
         self.no_space_tries >= NO_SPACE_TRIES_MAX
+    }
+
+    /// Nothing is tried on `unit` for a while. Each try wears the flash, so they are fewer where there has been no
+    /// room for long.
+    pub(crate) fn pause_for_room(&mut self, unit: u32) {
+        let doublings = (self.no_space_tries / NO_SPACE_TRIES_MAX).min(NO_SPACE_DOUBLINGS_MAX);
+        self.pause(unit, NO_SPACE_PAUSE_NS << doublings);
+    }
+
+    /// The lane's first record of this mount finds no room, and nobody is to wait for it any more.
+    pub(crate) fn is_unsettled_for_long(&self, lane: u32) -> bool {
+        !self.lane[lane as usize].settled && self.has_no_space()
     }
 
     /// The medium had no room for what must be written.

@@ -7,16 +7,14 @@
 //! - A block of records is given up only when a newer record is durable in its place, and after a mount
 //!   the newest one only when there are two.
 //! - A mount begins new blocks: what a cut left half done is never written on.
+//! - Nor is a block with a program that failed, whatever the reason: no page is programmed twice before an erase.
 
 use super::blocks::Use;
 use super::format::{LaneRecord, Named, NamedState, encode_record_oob, mark_of};
 use super::schedule::PageOf;
 use super::{After, Phase, Quiet, RawBlock, RawState, RawUnits, RequestError};
-use flash::{BlockId, Instant, MILLISECOND, MediumError, SlotData, SlotId, SlotWrite};
+use flash::{BlockId, Instant, MediumError, SlotData, SlotId, SlotWrite};
 use std::collections::{BTreeSet, VecDeque};
-
-/// How long to wait after the medium had no room behind it.
-const NO_SPACE_PAUSE_NS: u64 = 100 * MILLISECOND;
 
 /// One of the two blocks that records go to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,6 +74,11 @@ impl Lane {
     /// The version that both sides tell.
     fn durable(&self) -> u64 {
         self.sides[0].durable.min(self.sides[1].durable)
+    }
+
+    /// `request` ends when what was changed by now is told.
+    pub fn wait_for_newest(&mut self, request: u32) {
+        self.waiters.push_back((self.version, request));
     }
 
     /// Recovery found `block` with the newest record.
@@ -298,10 +301,7 @@ impl RawUnits {
             }
             Err(MediumError::Cut) => {
                 self.counters.programs_failed += 1;
-                // What it told stays until a newer record is durable in its place.
-                let version = entry.version;
-                let block = entry.sides[side].block.take();
-                entry.old.extend(block.map(|block| (block, Until::Side(side), version)));
+                self.give_up_block(lane, side);
             }
             Err(MediumError::BlockFailed) => {
                 self.counters.programs_failed += 1;
@@ -310,13 +310,30 @@ impl RawUnits {
                 }
             }
             Err(MediumError::NoSpace) => {
-                self.pause(unit, NO_SPACE_PAUSE_NS);
+                self.give_up_block(lane, side);
+                // Each erase makes room behind the medium, and the next try takes a block.
+                self.dies[unit as usize].clean_wanted = true;
+                self.pause_for_room(unit);
                 self.note_no_space(lane);
             }
             Err(MediumError::UnitGone) => self.lose_unit(unit),
             Err(MediumError::FlushFailed) => self.lose_lane(lane, RequestError::Failed),
         }
         self.pump_record(lane);
+    }
+
+    /// The block that one side's records go to takes no more of them.
+    fn give_up_block(&mut self, lane: u32, side: usize) {
+        let entry = &mut self.lane[lane as usize];
+        let Side { block, next_page, .. } = &mut entry.sides[side];
+        let Some(block) = block.take() else { return };
+        if *next_page == 0 {
+            // No record is in it. Kept for later, such blocks would use up all others where many programs fail.
+            self.put_dirty(block);
+        } else {
+            // What it told stays until a newer record is durable in its place.
+            entry.old.push((block, Until::Side(side), entry.version));
+        }
     }
 
     pub(crate) fn record_durable(&mut self, lane: u32, side: usize, version: u64) {

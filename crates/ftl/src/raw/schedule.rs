@@ -101,7 +101,15 @@ impl RawUnits {
         Some(match work {
             Work::Program(write) => self.step_write(unit, write),
             Work::Erase(block) => {
-                let settled = self.lane[self.lanes.lane_of(unit) as usize].settled;
+                let lane = self.lanes.lane_of(unit);
+                let settled = self.lane[lane as usize].settled;
+                let waits = !settled || self.dies[unit as usize].erases_running > 0;
+                if waits && self.has_no_space() {
+                    // Those before it may find no room for ever.
+                    self.dies[unit as usize].work.pop_front();
+                    self.put_erase_off(block);
+                    return Some(Step::Again);
+                }
                 if !settled || self.dies[unit as usize].erases_running > 0 {
                     return Some(Step::Wait);
                 }

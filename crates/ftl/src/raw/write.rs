@@ -11,10 +11,7 @@ use super::schedule::{PageOf, Step};
 use super::{After, NONE, RawState, RawUnits, RequestError, WriteUnit};
 use crate::mutant::Mutant;
 use crate::space::scheduler::PROGRAMS_MAX;
-use flash::{BlockId, MILLISECOND, MediumError, Payload, SlotData, SlotId, SlotWrite};
-
-/// How long to wait after the medium had no room behind it.
-const NO_SPACE_PAUSE_NS: u64 = 100 * MILLISECOND;
+use flash::{BlockId, MediumError, Payload, SlotData, SlotId, SlotWrite};
 
 /// The last page of a raw block's block on a medium with a volatile cache.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -123,6 +120,10 @@ impl RawUnits {
         let end = write.end;
         let settled = self.lane[self.lane_of_raw(raw) as usize].settled;
         let full = self.dies[unit as usize].programs_running >= PROGRAMS_MAX;
+        if self.is_unsettled_for_long(self.lane_of_raw(raw)) {
+            self.fail_write(taken, RequestError::NoSpace);
+            return Step::Again;
+        }
         if !settled || full || state.restart {
             return Step::Wait;
         }
@@ -130,9 +131,13 @@ impl RawUnits {
             let lane = self.lanes.lane_of(unit);
             if self.clean_may_come(unit) || self.lane[lane as usize].frees_old() {
                 self.dies[unit as usize].clean_wanted = true;
-                return Step::Wait;
+                if !self.has_no_space() {
+                    return Step::Wait;
+                }
+                // The erase that it waits for may find no room for ever.
+            } else {
+                self.dies[unit as usize].last_reason = "no spare block is left";
             }
-            self.dies[unit as usize].last_reason = "no spare block is left";
             self.fail_write(taken, RequestError::NoSpace);
             return Step::Again;
         };
@@ -248,7 +253,7 @@ impl RawUnits {
             }
             Err(MediumError::NoSpace) => {
                 self.room_refused_at = Some(self.now);
-                self.pause(unit, NO_SPACE_PAUSE_NS);
+                self.pause_for_room(unit);
                 self.fail_write(taken, RequestError::NoSpace);
             }
             Err(MediumError::UnitGone) => {
@@ -389,15 +394,21 @@ impl RawUnits {
     }
 
     pub(crate) fn begin_erase(&mut self, request: u32, raw: u32) {
+        let lane = self.lane_of_raw(raw);
         let block = &mut self.raw[raw as usize];
         if block.state == RawState::Erased {
+            // Where an erase was refused for want of room a record stands for it, which may still be on its way.
+            let entry = &mut self.lane[lane as usize];
+            if entry.is_recording() && !entry.gone && self.no_space_tries > 0 {
+                entry.wait_for_newest(request);
+                self.begin_part(request);
+            }
             return;
         }
         let sequence = block.sequence;
         (block.state, block.pages, block.pages_taken) = (RawState::Erased, 0, 0);
         self.open.remove(&raw);
         self.tags.remove(&raw);
-        let lane = self.lane_of_raw(raw);
         let later = self.erases_later() && self.dead_fit(lane, self.lanes.gang);
         // What is lost has nothing to be erased: its record must say that it is not wanted any more.
         let mut recorded = std::mem::take(&mut self.raw[raw as usize].lost);
@@ -455,16 +466,17 @@ impl RawUnits {
                 }
                 self.end_failed_erase(block);
             }
-            Err(error @ (MediumError::NoSpace | MediumError::FlushFailed)) => {
-                // Nothing is wrong with the block: it is erased later. Whoever asked need not wait.
-                self.pause(unit, NO_SPACE_PAUSE_NS);
+            // Nothing is wrong with the block: it is erased later.
+            Err(MediumError::NoSpace) => {
+                self.pause_for_room(unit);
                 self.put_dirty(block);
-                let no_space = error == MediumError::NoSpace;
-                if no_space {
-                    self.note_no_space(lane);
-                }
-                let error = if no_space { RequestError::NoSpace } else { RequestError::Failed };
-                self.end_erase(block, Err(error));
+                self.note_no_space(lane);
+                self.end_failed_erase(block);
+            }
+            Err(MediumError::FlushFailed) => {
+                self.pause_for_room(unit);
+                self.put_dirty(block);
+                self.end_erase(block, Err(RequestError::Failed));
             }
             Err(MediumError::UnitGone) => {
                 self.end_erase(block, Err(RequestError::Failed));
@@ -473,6 +485,14 @@ impl RawUnits {
         }
         self.pump_record(lane);
         self.dispatch(unit);
+    }
+
+    /// The erase of `block` cannot begin for want of room: a record that is to come stands for it.
+    pub(crate) fn put_erase_off(&mut self, block: BlockId) {
+        self.put_dirty(block);
+        let lane = self.lanes.lane_of(self.unit_of(block));
+        self.blocks[block.0 as usize].emptied = !self.lane[lane as usize].settled;
+        self.end_failed_erase(block);
     }
 
     /// A block that could not be erased may still hold what it held. If the host waits for it, a

@@ -138,6 +138,14 @@ impl RawDisk {
         self.ready = None;
     }
 
+    /// Lets the medium end what it has begun, and tells nobody.
+    pub fn abandon(&mut self, now: &mut Instant) {
+        while let Some(at) = self.medium.deadline() {
+            *now = at.max(*now);
+            self.medium.deliver(*now, &mut self.buffers, |_| {});
+        }
+    }
+
     /// Shuts the units down cleanly.
     pub fn stop(&mut self, now: &mut Instant) -> bool {
         self.store.handle(*now, Input::Shutdown);

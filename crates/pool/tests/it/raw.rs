@@ -1,7 +1,10 @@
 //! The raw store alone: what it writes, what it makes of damage, and what it refuses.
 
+mod full;
+
 use crate::disks::{Disk, RawDisk, Stamp};
 use flash::{BLOCK_BYTES, Instant, Pairing, SlotId};
+use ftl::Core;
 use ftl::raw::RawFormat;
 use lab::device::{Manner, Small};
 use lab::medium::Content;
@@ -57,7 +60,10 @@ impl Bench {
     }
 
     fn ends(&mut self) -> Vec<End<Stamp>> {
+        let until = self.now + 60 * flash::SECOND;
         loop {
+            let units = self.disk.store().units();
+            assert!(self.now < until, "nothing ends: {}", units.explain());
             let ends = self.disk.advance(self.now);
             if !ends.is_empty() {
                 return ends;

@@ -33,7 +33,7 @@
 //! ([`DirectStore::write_pointers`]); writes of one record sector follow one another.
 
 use super::Watch;
-use super::file::{Fence, GENERATION_BYTES, RECORD_BYTES};
+use super::file::{Fence, GENERATION_BYTES, RECORD_BYTES, punch};
 use super::records::Records;
 use super::zones::{Change, Changer};
 use crate::runtime::buffer::Buffer;
@@ -292,6 +292,15 @@ impl DirectStore {
         let (bytes, len) = (scratch.bytes().as_ptr(), page_bytes(slots) as usize);
         ring.write(job, self.file.as_raw_fd(), bytes, len, self.pages().page_at(first));
         1
+    }
+
+    /// Gives back what a program has left of a page. On a zone nothing is given back before its reset.
+    pub fn forget_page(&self, first: SlotId) -> io::Result<()> {
+        if self.is_zoned() {
+            return Ok(());
+        }
+        let bytes = page_bytes(self.geometry.slots_per_page);
+        punch(&self.file, self.pages().page_at(first), bytes)
     }
 
     /// Queues the discard of a block, or the reset of a zone, for which `scratch` is memory.

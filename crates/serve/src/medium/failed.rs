@@ -55,9 +55,16 @@ impl Medium {
         if job.error != Some(MediumError::NoSpace) {
             return;
         }
-        if let (What::Program { slot, count }, Store::File(store)) = (job.what, &self.store)
-            && let Err(error) = store.forget_oobs(slot, count)
-        {
+        let What::Program { slot, count } = job.what else { return };
+        if self.geometry.is_fast(self.geometry.block_of(slot)) && self.fast.is_some() {
+            return;
+        }
+        let forgotten = match &self.store {
+            Store::File(store) => store.forget_oobs(slot, count),
+            Store::Direct(store) => store.forget_page(slot),
+            Store::Memory(_) | Store::Fast(_) => Ok(()),
+        };
+        if let Err(error) = forgotten {
             tracing::warn!(%error, ?slot, "what is left of a refused write will be called damage");
         }
     }

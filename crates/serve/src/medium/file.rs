@@ -272,7 +272,8 @@ impl FileStore {
     }
 }
 
-fn punch(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+/// Gives back a part of a file.
+pub(super) fn punch(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: no memory is involved.
     let done = unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, bytes as i64) };

@@ -169,6 +169,7 @@ impl<D: Data> RawStore<D> {
             // The log could not be told that the one of this name is gone: it would seal this one.
             return Err(StoreError::BandFailed);
         }
+        self.erase_again();
         let raw = self.take_free(self.log_reserve(), None).ok_or(StoreError::Full)?;
         let lane = self.lane_of(raw);
         self.open[lane] += 1;
@@ -344,10 +345,11 @@ impl<D: Data> RawStore<D> {
         let (name, held) = self.freeing.remove(&id).expect("it is freed");
         let failed = self.units.has_failed();
         let error = if failed { StoreError::Failed } else { StoreError::BandFailed };
+        self.end(id, result.map(|()| Done::Done).map_err(|_| error), Some(raw));
         if result.is_err() && (held.sealed || !held.hidden) {
             self.hold(name, Held { failed: true, ..held });
+            return self.log_pump();
         }
-        self.end(id, result.map(|()| Done::Done).map_err(|_| error), Some(raw));
         self.reclaimed(raw, result);
     }
 

@@ -260,12 +260,24 @@ impl<D: Data> RawStore<D> {
         self.end_read_part(read);
     }
 
-    /// A raw block is erased again, or will not be before the next mount.
+    /// A raw block is erased again; or is tried again where there was no room below; or will not be before the next
+    /// mount.
     pub(super) fn reclaimed(&mut self, raw: u32, result: Result<(), RequestError>) {
-        if result.is_ok() {
-            let lane = self.lane_of(raw);
-            self.free[lane].insert(raw);
+        match result {
+            Ok(()) => {
+                let lane = self.lane_of(raw);
+                self.free[lane].insert(raw);
+            }
+            Err(RequestError::NoSpace) => self.unerased.push(raw),
+            Err(_) => {}
         }
         self.log_pump();
+    }
+
+    /// Erases what could not be erased while there was no room below.
+    pub(super) fn erase_again(&mut self) {
+        for raw in std::mem::take(&mut self.unerased) {
+            self.erase(What::Reclaim { raw }, raw);
+        }
     }
 }

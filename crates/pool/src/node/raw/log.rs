@@ -16,6 +16,7 @@ use super::io::{What, Written};
 use super::{CommandId, Data, Done, OpenError, Phase, RawStore, StoreError};
 use crate::words::{BandName, Fenced, VolumeId};
 use flash::{Lba, RequestError};
+use ftl::MountError;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The tag of the log's raw blocks: no band has it, as no volume has its number.
@@ -50,6 +51,14 @@ struct Writing {
     /// Writes without an end, and whether one has failed.
     left: u32,
     failed: bool,
+    /// As there was no room below, which says nothing of the raw blocks.
+    lacks_room: bool,
+}
+
+impl Writing {
+    fn of(place: Place, with: Vec<Entry>, copies: usize) -> Self {
+        Self { place, with, left: copies as u32, failed: false, lacks_room: false }
+    }
 }
 
 /// What one raw block of the log holds: its slots, where they are sound and of this log.
@@ -139,6 +148,8 @@ pub(super) struct Log {
     tries: u32,
     /// All that counts is to be written anew, as it does not lie there twice.
     renew: bool,
+    /// There was no room below when that was tried last: it is tried again with the next record.
+    lacks_room: bool,
     /// Raw blocks that are still to be read when the store is opened.
     unread: usize,
     copies: Vec<Copy>,
@@ -315,6 +326,8 @@ impl<D: Data> RawStore<D> {
 
     pub(super) fn log_add(&mut self, id: CommandId, record: Record) {
         self.log.pending.push_back((Some(id), record));
+        // Not where the log itself looks for raw blocks: it would do so again for each erase that finds no room.
+        self.erase_again();
         self.log_pump();
     }
 
@@ -323,7 +336,8 @@ impl<D: Data> RawStore<D> {
         if self.log.writing.is_some() || !matches!(self.phase, Phase::Settling | Phase::Ready) {
             return;
         }
-        if self.log.pending.is_empty() && !self.log.renew {
+        let renews = self.log.renew && !self.log.lacks_room;
+        if self.log.pending.is_empty() && !renews {
             return self.log_at_rest();
         }
         let page = self.geometry.slots_per_page;
@@ -338,8 +352,7 @@ impl<D: Data> RawStore<D> {
         let slot = LogSlot { number, place, summary, records };
         self.log.next = Some(place + page);
         let raws = self.log.raws.clone();
-        let (left, failed) = (raws.len() as u32, false);
-        self.log.writing = Some(Writing { place: Place::End, with, left, failed });
+        self.log.writing = Some(Writing::of(Place::End, with, raws.len()));
         for raw in raws {
             let slots = vec![(Written::Bytes(slot.encode()), 0)];
             self.write(What::LogWrite, (raw, place), slots, (None, true));
@@ -376,7 +389,7 @@ impl<D: Data> RawStore<D> {
         let written: Vec<_> = (0..).zip(chunks).map(slot).collect();
         self.log.number = number;
         let place = Place::Summary { raws, slots };
-        self.log.writing = Some(Writing { place, with, left: COPIES as u32, failed: false });
+        self.log.writing = Some(Writing::of(place, with, COPIES));
         for raw in raws {
             self.write(What::LogWrite, (raw, 0), written.clone(), (Some(LOG_TAG), true));
         }
@@ -422,20 +435,22 @@ impl<D: Data> RawStore<D> {
         let writing = self.log.writing.as_mut().expect("it was under way");
         writing.left -= 1;
         writing.failed |= result.is_err();
+        writing.lacks_room |= result == Err(RequestError::NoSpace);
         if writing.left > 0 {
             return;
         }
-        let Writing { place, with, failed, .. } = self.log.writing.take().expect("looked above");
+        let Writing { place, with, failed, lacks_room, .. } =
+            self.log.writing.take().expect("looked above");
         match place {
             Place::End if failed => self.log.renew = true,
             Place::End => {}
             Place::Summary { raws, .. } if failed => {
-                self.log.tries += 1;
-                self.log.renew = true;
+                self.log.tries += u32::from(!lacks_room);
+                (self.log.renew, self.log.lacks_room) = (true, lacks_room);
                 raws.into_iter().for_each(|raw| self.erase(What::Reclaim { raw }, raw));
             }
             Place::Summary { raws, slots } => {
-                (self.log.tries, self.log.renew) = (0, false);
+                (self.log.tries, self.log.renew, self.log.lacks_room) = (0, false, false);
                 self.log.summary_slots = slots;
                 self.log.next = Some(self.whole(slots.into()) as u32);
                 for raw in std::mem::replace(&mut self.log.raws, raws.to_vec()) {
@@ -450,7 +465,18 @@ impl<D: Data> RawStore<D> {
         } else {
             with.into_iter().for_each(|entry| self.log_done(entry));
         }
+        if self.log.lacks_room {
+            return self.log_lacks_room();
+        }
         self.log_pump();
+    }
+
+    /// There is no room below for another log: nobody is to wait for it.
+    fn log_lacks_room(&mut self) {
+        if self.phase == Phase::Settling && self.formats {
+            return self.open_failed(OpenError::Units(MountError::NoSpace));
+        }
+        self.log_failed(StoreError::Full);
     }
 
     /// A record is durable.

@@ -165,6 +165,8 @@ pub struct RawStore<D> {
     thin: Vec<(BandName, u32)>,
     /// Raw blocks to erase once it is certain that the store can be opened.
     doomed: Vec<u32>,
+    /// Raw blocks that nothing needs, and whose erase found no room below.
+    unerased: Vec<u32>,
     /// Raw blocks to look at during the mount.
     unlooked: VecDeque<u32>,
     /// Commands that wait until it is known where the pages of a band are.
@@ -234,6 +236,7 @@ impl<D: Data> RawStore<D> {
             freeing: BTreeMap::new(),
             thin: Vec::new(),
             doomed: Vec::new(),
+            unerased: Vec::new(),
             unlooked: VecDeque::new(),
             waiting: BTreeMap::new(),
             reads: Slab::default(),

@@ -4,6 +4,7 @@
 mod drive;
 mod guests;
 pub mod label;
+mod room;
 mod server;
 mod slowed;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use pool::node::raw::RawStoreSettings;
 use pool::node::store::Found;
 use pool::node::{Node, NodeSettings};
 use pool::words::NodeId;
+use room::Room;
 use rustls::ServerConfig;
 use server::NodeServer;
 use std::net::SocketAddr;
@@ -110,14 +112,15 @@ fn open(options: NodeOptions) -> Result<(RunningNode, mpsc::Sender<()>), ServeEr
     let (tell, opened) = mpsc::channel();
     let (go, may_go) = mpsc::channel();
     let mine = Arc::clone(&mailbox);
+    let place = device.places().0;
+    let below = Room::of(place.clone());
     let thread = std::thread::Builder::new()
         .name(format!("node-{}", options.node.0))
         .spawn(move || {
             panics::end_the_process();
-            node_thread(options, (medium, format), (listener, mine), &tell, &may_go)
+            node_thread(options, (medium, format, below), (listener, mine), &tell, &may_go)
         })
         .map_err(system("start a thread"))?;
-    let place = device.places().0;
     let failed = |reason| ServeError::Device(DeviceError::Options(format!("{place}: {reason}")));
     let found = opened.recv().unwrap_or_else(|_| Err("its thread is gone".into()));
     let found = found.map_err(failed)?;
@@ -147,7 +150,7 @@ fn open_or_make(options: &DeviceOptions) -> Result<Device, DeviceError> {
 
 fn node_thread(
     options: NodeOptions,
-    (medium, format): (Medium, Option<RawFormat>),
+    (medium, format, below): (Medium, Option<RawFormat>, Room),
     (listener, mailbox): (OwnedFd, Arc<Mailbox<Notice>>),
     tell: &mpsc::Sender<Opened>,
     may_go: &mpsc::Receiver<()>,
@@ -188,7 +191,7 @@ fn node_thread(
     let dialed = move |dialed: Dialed| post.push(Notice::Dialed(dialed));
     let reach = Reach::new(caller, Arc::new(dialed));
     let clock = Clock::starting_at(now);
-    NodeServer::new((node, drive, clock), (guests, reach), ring, (listener, mailbox)).run()
+    NodeServer::new((node, drive, below, clock), (guests, reach), ring, (listener, mailbox)).run()
 }
 
 /// How a node does; `None` if it does not say so in time.

@@ -6,6 +6,7 @@
 
 use super::drive::Drive;
 use super::guests::{Guests, Wanted};
+use super::room::Room;
 use super::slowed::Slowed;
 use crate::backend::Backend;
 use crate::medium::{Looks, Lost};
@@ -113,6 +114,7 @@ type Said = (PeerId, AskId, Answer<Block>, Signals);
 pub struct NodeServer {
     node: Node<Block>,
     drive: Drive,
+    below: Room,
     slowed: Slowed,
     guests: Guests,
     reach: Reach,
@@ -142,7 +144,7 @@ pub struct NodeServer {
 impl NodeServer {
     /// A node over an open drive.
     pub fn new(
-        (node, drive, clock): (Node<Block>, Drive, Clock),
+        (node, drive, below, clock): (Node<Block>, Drive, Room, Clock),
         (guests, reach): (Guests, Reach),
         ring: Ring,
         (listener, mailbox): (OwnedFd, Arc<Mailbox<Notice>>),
@@ -150,6 +152,7 @@ impl NodeServer {
         Self {
             node,
             drive,
+            below,
             slowed: Slowed::default(),
             guests,
             reach,
@@ -367,6 +370,7 @@ impl NodeServer {
                 break;
             }
         }
+        self.below.log(now, &self.drive);
         self.vouch();
         self.guests.turn(now, &mut self.ring);
         self.reach.turn(now, &mut self.ring);

@@ -1,8 +1,9 @@
 //! The control plane and the controller of a pool as processes: made by commands, killed, on a full disk, and
 //! before strangers.
 
+use crate::nbd::Client;
 use crate::scratch::{Scratch, Tmpfs};
-use crate::tools::{output, root_and, said, weir, weir_path};
+use crate::tools::{output, pattern, root_and, said, weir, weir_path};
 use pool::control::contract::Change;
 use serde_json::Value;
 use serve::pool::config::PartConfig;
@@ -53,7 +54,12 @@ struct Part {
 impl Part {
     /// Starts it, and returns when it says that it is ready.
     fn start(scratch: &Scratch, what: &str, config: &str) -> Self {
-        let log = scratch.path().join(format!("{what}.log"));
+        Self::start_as(scratch, (what, what), config)
+    }
+
+    /// The same, of a part of which there are several, by a name of its own.
+    fn start_as(scratch: &Scratch, (what, name): (&str, &str), config: &str) -> Self {
+        let log = scratch.path().join(format!("{name}.log"));
         let file = File::create(&log).expect("a scratch file");
         let mut command = Command::new(weir_path());
         command.args(["pool", what, "--config", config]).stdin(Stdio::null());
@@ -255,4 +261,91 @@ fn a_plane_on_a_full_disk_says_so_and_has_all_that_it_acknowledged() {
     let values: Vec<u8> = found.iter().map(|(_, kept)| kept.value[0]).collect();
     assert_eq!(values, (0..acknowledged).collect::<Vec<u8>>());
     assert!(acknowledged > 5);
+}
+
+/// It panicked, as a page of its records was programmed again that had found no room.
+#[test]
+fn a_node_on_a_full_file_system_says_so_and_takes_writes_again_when_there_is_room() {
+    if !root_and("a_node_on_a_full_file_system", "/dev/null") {
+        return;
+    }
+    const BLOCK: usize = 64 << 10;
+    let scratch = Scratch::new("pool-node-full");
+    let parts = ["plane", "node-1", "node-2", "node-3", "client", "admin"];
+    let id = certificates(&scratch, "certs", &parts);
+    let plane = format!("[plane]\naddress = \"{}\"\n", free_address());
+    let of =
+        |part: &str, more: &str| config(&scratch, (&id, "certs", part), &format!("{plane}{more}"));
+    let disk = Tmpfs::new(&scratch.path().join("small"), "size=24M");
+    let _plane = Part::start(&scratch, "plane", &of("plane", ""));
+    let admin = of("admin", "");
+    let configs: Vec<String> = (1..=3)
+        .map(|node| {
+            let (address, place) = (free_address(), if node == 3 { "small/" } else { "" });
+            let (number, on) = (node.to_string(), address.to_string());
+            let join = ["pool", "join", &number, "--domain", &number, "--address", &on];
+            done(&[&join[..], &["--config", &admin]].concat());
+            let drive = format!(
+                "[node]\nid = {node}\nlisten = \"{address}\"\n[device]\nmode = \"raw\"\nkind = \"file\"\npath = \
+                 \"{place}drive-{node}\"\nchannels = 4\ncapacity = \"128MiB\"\n[raw]\ngang = 1\n"
+            );
+            of(&format!("node-{node}"), &drive)
+        })
+        .collect();
+    let start = |node: usize| {
+        Part::start_as(&scratch, ("node", &format!("node-{node}")), &configs[node - 1])
+    };
+    let _others = (start(1), start(2));
+    let small = start(3);
+    let create = ["pool", "volume", "create", "data", "--size", "48MiB", "--band", "3MiB"];
+    done(&[&create[..], &["--config", &admin]].concat());
+    let served = "[client]\nvolume = \"data\"\n[nbd]\nunix = \"nbd.sock\"\n";
+    let _client = Part::start(&scratch, "client", &of("client", served));
+    let connect =
+        || Client::connect(&scratch.path().join("nbd.sock"), "data").expect("it is served");
+    let write = |seed: u64| {
+        let mut client = connect();
+        for at in 0..(48 << 20) / BLOCK as u64 {
+            client.write(at * BLOCK as u64, &pattern(seed << 16 | at, BLOCK));
+            if at % 64 == 63 {
+                client.flush();
+            }
+        }
+        client.flush();
+    };
+    let check = |seed: u64| {
+        let mut client = connect();
+        for at in 0..(48 << 20) / BLOCK as u64 {
+            let found = client.read(at * BLOCK as u64, BLOCK as u32);
+            assert!(found == pattern(seed << 16 | at, BLOCK), "block {at} of {seed}");
+        }
+    };
+    write(1);
+    write(2);
+    check(2);
+    let said = small.said();
+    assert!(said.contains("drive-3") && said.contains("room"), "{said}");
+    assert!(!said.contains("panicked"), "{said}");
+    // It starts on the full disk, too.
+    small.kill();
+    let small = start(3);
+    write(3);
+    check(3);
+    assert!(!small.said().contains("panicked"), "{}", small.said());
+    disk.remount("size=400M");
+    let used = || {
+        let drive = fs::metadata(scratch.path().join("small/drive-3")).expect("it is there");
+        std::os::unix::fs::MetadataExt::blocks(&drive) * 512
+    };
+    let begun = Instant::now();
+    for seed in 4.. {
+        write(seed);
+        check(seed);
+        if used() > 30 << 20 {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "it takes nothing: {}", small.said());
+    }
+    assert!(!small.said().contains("panicked"), "{}", small.said());
+    small.stop();
 }

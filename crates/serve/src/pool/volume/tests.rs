@@ -349,7 +349,10 @@ fn a_server_may_stop_at_any_moment_of_the_growth_of_its_volume() {
             status.phase() == "running" && status.counter("logical_blocks") > blocks
         };
         let mut began = false;
-        while !is_grown(&volume) && !(began && volume.engine.status().phase() == phase) {
+        let is_there = |volume: &Volume, began| {
+            is_grown(volume) || began && volume.engine.status().phase() == phase
+        };
+        while !is_there(&volume, began) {
             volume.turn();
             began |= volume.engine.medium.is_outgrown();
             assert!(volume.clock.now() < begun + 60 * SECOND, "nobody hears of it");

@@ -263,13 +263,39 @@ fn a_plane_on_a_full_disk_says_so_and_has_all_that_it_acknowledged() {
     assert!(acknowledged > 5);
 }
 
+const BLOCK: usize = 64 << 10;
+const BLOCKS: u64 = (48 << 20) / BLOCK as u64;
+
+fn connect(scratch: &Scratch) -> Client {
+    Client::connect(&scratch.path().join("nbd.sock"), "data").expect("it is served")
+}
+
+/// Writes all of a volume, and now and then has it made durable.
+fn write_all(scratch: &Scratch, seed: u64) {
+    let mut client = connect(scratch);
+    for at in 0..BLOCKS {
+        client.write(at * BLOCK as u64, &pattern(seed << 16 | at, BLOCK));
+        if at % 64 == 63 {
+            client.flush();
+        }
+    }
+    client.flush();
+}
+
+fn check_all(scratch: &Scratch, seed: u64) {
+    let mut client = connect(scratch);
+    for at in 0..BLOCKS {
+        let found = client.read(at * BLOCK as u64, BLOCK as u32);
+        assert!(found == pattern(seed << 16 | at, BLOCK), "block {at} of {seed}");
+    }
+}
+
 /// It panicked, as a page of its records was programmed again that had found no room.
 #[test]
 fn a_node_on_a_full_file_system_says_so_and_takes_writes_again_when_there_is_room() {
     if !root_and("a_node_on_a_full_file_system", "/dev/null") {
         return;
     }
-    const BLOCK: usize = 64 << 10;
     let scratch = Scratch::new("pool-node-full");
     let parts = ["plane", "node-1", "node-2", "node-3", "client", "admin"];
     let id = certificates(&scratch, "certs", &parts);
@@ -301,25 +327,8 @@ fn a_node_on_a_full_file_system_says_so_and_takes_writes_again_when_there_is_roo
     done(&[&create[..], &["--config", &admin]].concat());
     let served = "[client]\nvolume = \"data\"\n[nbd]\nunix = \"nbd.sock\"\n";
     let _client = Part::start(&scratch, "client", &of("client", served));
-    let connect =
-        || Client::connect(&scratch.path().join("nbd.sock"), "data").expect("it is served");
-    let write = |seed: u64| {
-        let mut client = connect();
-        for at in 0..(48 << 20) / BLOCK as u64 {
-            client.write(at * BLOCK as u64, &pattern(seed << 16 | at, BLOCK));
-            if at % 64 == 63 {
-                client.flush();
-            }
-        }
-        client.flush();
-    };
-    let check = |seed: u64| {
-        let mut client = connect();
-        for at in 0..(48 << 20) / BLOCK as u64 {
-            let found = client.read(at * BLOCK as u64, BLOCK as u32);
-            assert!(found == pattern(seed << 16 | at, BLOCK), "block {at} of {seed}");
-        }
-    };
+    let write = |seed| write_all(&scratch, seed);
+    let check = |seed| check_all(&scratch, seed);
     write(1);
     write(2);
     check(2);

@@ -325,7 +325,7 @@ fn a_node_on_a_full_file_system_says_so_and_takes_writes_again_when_there_is_roo
     let small = start(3);
     let create = ["pool", "volume", "create", "data", "--size", "48MiB", "--band", "3MiB"];
     done(&[&create[..], &["--config", &admin]].concat());
-    let served = "[client]\nvolume = \"data\"\n[nbd]\nunix = \"nbd.sock\"\n";
+    let served = "[client]\nvolume = \"data\"\n[nbd]\nunix = \"nbd.sock\"\n[http]\naddress = \"127.0.0.1:0\"\n";
     let _client = Part::start(&scratch, "client", &of("client", served));
     let write = |seed| write_all(&scratch, seed);
     let check = |seed| check_all(&scratch, seed);

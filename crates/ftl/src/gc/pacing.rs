@@ -65,10 +65,10 @@ impl Ftl {
         self.reclaim.credit < self.credit_wanted()
     }
 
-    /// Free bands that stay for a checkpoint where bands go bad: GC may lose its own reserve then, one program that fails after
-    /// the other, and what is trimmed gets free by a checkpoint only. While one is written, too: it may fail.
+    /// Free bands that stay for a checkpoint where bands go bad or are cut: GC may lose its own reserve then, one program that
+    /// fails after the other, and what is trimmed gets free by a checkpoint only. While one is written, too: it may fail.
     pub(crate) fn last_bands(&self) -> u32 {
-        let keeps = self.bands.any_bad() && !self.tier_serves();
+        let keeps = self.loses_bands() && !self.tier_serves();
         if keeps { self.bands_for_checkpoint().max(self.layout.bands) } else { 0 }
     }
 
@@ -79,9 +79,14 @@ impl Ftl {
         last.max(u32::from(self.host.groups_undecided > 0))
     }
 
-    /// Bands went bad, and GC has nothing left to open.
+    /// Programs fail, so that bands end before they are full.
+    fn loses_bands(&self) -> bool {
+        self.bands.any_bad() || self.cuts
+    }
+
+    /// Bands are lost, and GC has nothing left to open.
     pub(crate) fn is_down_to_last_bands(&self) -> bool {
-        self.bands.any_bad() && self.bands.free <= self.relocate_floor(Grounds::Usual)
+        self.loses_bands() && self.bands.free <= self.relocate_floor(Grounds::Usual)
     }
 
     /// Whether what is valid in `block` finds a place: where GC has nothing left to open, in the bands that it has open, or in one

@@ -49,6 +49,7 @@ impl Ftl {
         } else if error == MediumError::BlockFailed {
             self.bands.set_failing(block);
         }
+        self.cuts |= error == MediumError::Cut;
         self.take_from_points(open, unit as usize);
         for point in &mut self.points {
             if point.page != NONE && self.pages[point.page].open == open {

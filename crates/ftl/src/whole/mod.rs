@@ -116,6 +116,8 @@ pub struct Ftl {
     pub(crate) no_space_until: Instant,
     /// Times in a row that the medium had no room behind it.
     pub(crate) no_space_tries: u32,
+    /// The medium has cut a program short since the mount, and so may end any band at any time.
+    pub(crate) cuts: bool,
     /// A shutdown was asked for.
     pub(crate) stop_asked: bool,
     /// Logical block that the next page is opened for.
@@ -623,6 +625,7 @@ impl Ftl {
             moves_failed: 0,
             no_space_until: Instant(0),
             no_space_tries: 0,
+            cuts: false,
             stop_asked: false,
             lba_next: 0,
             host: Host::default(),

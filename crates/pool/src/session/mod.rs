@@ -219,6 +219,8 @@ pub enum SessionError {
     Opening(OpeningError),
     /// The config does not fit the volume: what, and what would.
     Config(String),
+    /// The volume was resized while it was opened: it is to be opened anew as this record says.
+    Resized(Box<VolumeRecord>),
 }
 
 impl fmt::Display for SessionError {
@@ -226,6 +228,13 @@ impl fmt::Display for SessionError {
         match self {
             Self::Opening(error) => error.fmt(f),
             Self::Config(error) => f.write_str(error),
+            Self::Resized(record) => {
+                write!(
+                    f,
+                    "it was resized just now, to {} blocks of 4 KiB: open it again",
+                    record.blocks
+                )
+            }
         }
     }
 }
@@ -410,14 +419,12 @@ impl<D: Clone> Session<D> {
         let owned = opening.into_parts().expect("it was opened");
         let up = std::mem::take(&mut self.up);
         let mut config = self.config.clone();
-        let serving =
-            fit(&mut config, &opened).and_then(|()| Serving::new(now, &config, owned, &opened, up));
+        let serving = fit(&mut config, &opened).and_then(|()| {
+            Serving::new(now, &config, owned, &opened, up).map_err(SessionError::Config)
+        });
         let mut serving = match serving {
             Ok(serving) => serving,
-            Err(error) => {
-                self.outputs.push_back(Output::Failed(SessionError::Config(error)));
-                return;
-            }
+            Err(error) => return self.outputs.push_back(Output::Failed(error)),
         };
         if let Some(mutant) = self.mutant {
             serving.plant(mutant);
@@ -432,22 +439,18 @@ impl<D: Clone> Session<D> {
 }
 
 /// Holds the config against the volume, and completes it.
-fn fit(config: &mut SessionConfig, opened: &Opened) -> Result<(), String> {
+fn fit(config: &mut SessionConfig, opened: &Opened) -> Result<(), SessionError> {
     let volume = &opened.volume;
     let (of, shape) = (&config.client.geometry, config.client.shape());
     let lanes = if volume.lanes == 0 { of.units } else { volume.lanes };
-    if (shape, of.units, of.blocks()) != (volume.shape, lanes, volume.bands) {
-        return Err(format!(
-            "it was opened as one of {} bands of {} pages with {} slots in {} lanes, and has {} of {} with {} in \
-             {lanes}: perhaps it was resized just now; open it again",
-            of.blocks(),
-            shape.pages,
-            shape.slots_per_page,
-            of.units,
-            volume.bands,
-            volume.shape.pages,
-            volume.shape.slots_per_page,
-        ));
+    if shape != volume.shape {
+        return Err(SessionError::Config(format!(
+            "it was opened with bands of {} pages with {} slots, and has such of {} with {}",
+            shape.pages, shape.slots_per_page, volume.shape.pages, volume.shape.slots_per_page
+        )));
+    }
+    if (of.units, of.blocks()) != (lanes, volume.bands) {
+        return Err(SessionError::Resized(Box::new(volume.clone())));
     }
     config.client.volume = volume.volume;
     config.client.replicas = u32::from(volume.replicas);

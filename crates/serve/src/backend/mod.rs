@@ -111,9 +111,8 @@ pub trait Backend {
     /// The next core cannot be had, for this reason.
     fn unmounted(&mut self, _reason: &str) {}
 
-    /// The core writes nothing any more, for this reason. True if it is of no use then: it is to end, as the next one
-    /// recovers.
-    fn ends_failed(&mut self, _explained: &str) -> bool {
+    /// The core writes nothing any more. True if it is of no use then: it is to end, as the next one recovers.
+    fn ends_failed(&mut self) -> bool {
         false
     }
 

@@ -65,6 +65,8 @@ pub struct World {
     /// What the volume has, and whether that becomes more.
     pub lanes: u32,
     pub grows: bool,
+    /// The FTL does not take the medium for durable at completion.
+    is_like_product: bool,
     pub is_formatted: bool,
     pub is_calm: bool,
     pub kinds: Vec<Kind>,
@@ -155,6 +157,7 @@ impl World {
             chaos_ns: [40, 120][seed as usize / 3 % 2] * MILLISECOND,
             mutant,
             lanes: GEOMETRY.units,
+            is_like_product: seed % 4 == 2,
             grows: matches!(seed % 16, 9 | 11 | 13),
             is_formatted: false,
             is_calm: false,
@@ -470,7 +473,8 @@ impl World {
         (of.number, of.rate, of.paused) = (of.number + 8, rate, false);
         of.inbox.clear();
         let number = of.number;
-        let is_durable = !self.kinds.contains(&Kind::Volatile);
+        // In the product some nodes may not be, so that the FTL waits for flushes whatever they are.
+        let is_durable = !self.kinds.contains(&Kind::Volatile) && !self.is_like_product;
         let now = Instant(self.now * rate / 1000);
         of.machine = Some(Machine::new(now, number, (self.lanes, is_durable), self.mutant));
         for server in 0..SERVERS {

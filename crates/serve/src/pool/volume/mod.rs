@@ -471,6 +471,11 @@ impl Backend for VolumeBackend {
         }
         let settings = match self.opened.take()? {
             Ok(_) => open::settings(&self.options),
+            // It has grown once more meanwhile.
+            Err(SessionError::Resized(record)) => {
+                self.reopening = Reopening::Releasing(record, self.now);
+                return None;
+            }
             Err(error) => Err(error.to_string()),
         };
         settings.map_err(|reason| self.unmounted(&reason)).ok().inspect(|_| {
@@ -478,11 +483,8 @@ impl Backend for VolumeBackend {
         })
     }
 
-    fn ends_failed(&mut self, explained: &str) -> bool {
-        if self.lost.is_none() {
-            tracing::error!("{explained}{}", self.explain());
-            self.lost = Some(Lost::Failed);
-        }
+    fn ends_failed(&mut self) -> bool {
+        self.lost = self.lost.or(Some(Lost::Failed));
         true
     }
 

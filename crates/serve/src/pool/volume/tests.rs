@@ -311,6 +311,11 @@ fn a_volume_grows_while_it_is_served_and_what_came_meanwhile_is_done() {
     let world = World::new("grows", 3);
     let mut volume = world.open();
     volume.write(1, BLOCKS / 4);
+    world.grow(BLOCKS + 1);
+    while !volume.engine.medium.is_outgrown() {
+        volume.turn();
+    }
+    // Said again while it is opened as it was said first.
     world.grow(2 * BLOCKS);
     let (begun, mut seed) = (volume.clock.now(), 1);
     let blocks = |volume: &Volume| volume.engine.status().counter("logical_blocks");
@@ -322,7 +327,7 @@ fn a_volume_grows_while_it_is_served_and_what_came_meanwhile_is_done() {
     }
     volume.write(seed + 1, 2 * BLOCKS);
     volume.check(seed + 1, 2 * BLOCKS);
-    assert_eq!(volume.status().generation, Some(Generation(2)), "it was opened anew");
+    assert!(volume.status().generation > Some(Generation(1)), "it was opened anew");
     // Twice is no other thing than once; and it is found so by whoever opens it.
     world.grow(3 * BLOCKS);
     volume.close();

@@ -532,7 +532,8 @@ impl Engine {
         if let Some(ftl) = self.core.ftl() {
             self.medium.checkpoints(now, ftl.checkpoints());
         }
-        if self.core.has_failed() && !self.failed && self.medium.ends_failed(&self.core.explain()) {
+        if self.core.has_failed() && !self.failed && self.medium.ends_failed() {
+            tracing::error!("{}{}", self.core.explain(), self.medium.explain());
             self.fail(now);
         }
         self.vouch(now, ring);

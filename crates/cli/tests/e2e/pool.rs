@@ -49,6 +49,8 @@ pub fn config(scratch: &Scratch, (pool, certs, part): (&str, &str, &str), more: 
 struct Part {
     child: Child,
     log: PathBuf,
+    /// Where it is reached, as it says itself.
+    ready: String,
 }
 
 impl Part {
@@ -64,15 +66,16 @@ impl Part {
         let mut command = Command::new(weir_path());
         command.args(["pool", what, "--config", config]).stdin(Stdio::null());
         let child = command.stdout(Stdio::piped()).stderr(file).spawn().expect("weir starts");
-        let mut part = Self { child, log };
+        let mut part = Self { child, log, ready: String::new() };
         let out = BufReader::new(part.child.stdout.take().expect("a pipe"));
         let (to, ready) = mpsc::channel();
         std::thread::spawn(move || {
             let mut lines = out.lines().map_while(Result::ok);
-            to.send(lines.any(|line| line.starts_with("ready"))).ok();
+            to.send(lines.find(|line| line.starts_with("ready"))).ok();
         });
-        let is_ready = ready.recv_timeout(PATIENCE).unwrap_or(false);
-        assert!(is_ready, "{what} is not ready: {}", part.said());
+        let line = ready.recv_timeout(PATIENCE).unwrap_or(None);
+        let line = line.unwrap_or_else(|| panic!("{what} is not ready: {}", part.said()));
+        part.ready = line.trim_start_matches("ready").trim().to_owned();
         part
     }
 
@@ -307,19 +310,20 @@ fn a_node_on_a_full_file_system_says_so_and_takes_writes_again_when_there_is_roo
     let admin = of("admin", "");
     let configs: Vec<String> = (1..=3)
         .map(|node| {
-            let (address, place) = (free_address(), if node == 3 { "small/" } else { "" });
-            let (number, on) = (node.to_string(), address.to_string());
-            let join = ["pool", "join", &number, "--domain", &number, "--address", &on];
-            done(&[&join[..], &["--config", &admin]].concat());
+            let place = if node == 3 { "small/" } else { "" };
             let drive = format!(
-                "[node]\nid = {node}\nlisten = \"{address}\"\n[device]\nmode = \"raw\"\nkind = \"file\"\npath = \
+                "[node]\nid = {node}\nlisten = \"127.0.0.1:0\"\n[device]\nmode = \"raw\"\nkind = \"file\"\npath = \
                  \"{place}drive-{node}\"\nchannels = 4\ncapacity = \"128MiB\"\n[raw]\ngang = 1\n"
             );
             of(&format!("node-{node}"), &drive)
         })
         .collect();
     let start = |node: usize| {
-        Part::start_as(&scratch, ("node", &format!("node-{node}")), &configs[node - 1])
+        let part = Part::start_as(&scratch, ("node", &format!("node-{node}")), &configs[node - 1]);
+        let number = node.to_string();
+        let join = ["pool", "join", &number, "--domain", &number, "--address", &part.ready];
+        done(&[&join[..], &["--config", &admin]].concat());
+        part
     };
     let _others = (start(1), start(2));
     let small = start(3);

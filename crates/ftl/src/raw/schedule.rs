@@ -110,7 +110,7 @@ impl RawUnits {
                     self.put_erase_off(block);
                     return Some(Step::Again);
                 }
-                if !settled || self.dies[unit as usize].erases_running > 0 {
+                if waits {
                     return Some(Step::Wait);
                 }
                 self.dies[unit as usize].work.pop_front();

@@ -358,8 +358,8 @@ impl Value for VolumeRecord {
         to.0.u32(self.shape.slots_per_page);
         to.0.u32(self.bands);
         let goes_on = self.degraded == Degraded::GoOn;
-        let flags = [goes_on, self.is_deleted, self.is_thin];
-        to.0.u8(flags.iter().rev().fold(0, |all, &flag| all << 1 | u8::from(flag)));
+        let deleted = u8::from(self.is_deleted) << 1;
+        to.0.u8(u8::from(goes_on) | deleted | u8::from(self.is_thin) << 2);
         to.0.u32(self.lanes);
         to.0.u32(self.op_percent);
     }

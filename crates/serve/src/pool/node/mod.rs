@@ -29,7 +29,7 @@ use pool::node::raw::RawStoreSettings;
 use pool::node::store::Found;
 use pool::node::{Node, NodeSettings};
 use pool::words::NodeId;
-use room::Room;
+use room::Below;
 use rustls::ServerConfig;
 use server::NodeServer;
 use std::net::SocketAddr;
@@ -113,7 +113,7 @@ fn open(options: NodeOptions) -> Result<(RunningNode, mpsc::Sender<()>), ServeEr
     let (go, may_go) = mpsc::channel();
     let mine = Arc::clone(&mailbox);
     let place = device.places().0;
-    let below = Room::of(place.clone());
+    let below = Below::new(place.clone());
     let thread = std::thread::Builder::new()
         .name(format!("node-{}", options.node.0))
         .spawn(move || {
@@ -150,7 +150,7 @@ fn open_or_make(options: &DeviceOptions) -> Result<Device, DeviceError> {
 
 fn node_thread(
     options: NodeOptions,
-    (medium, format, below): (Medium, Option<RawFormat>, Room),
+    (medium, format, below): (Medium, Option<RawFormat>, Below),
     (listener, mailbox): (OwnedFd, Arc<Mailbox<Notice>>),
     tell: &mpsc::Sender<Opened>,
     may_go: &mpsc::Receiver<()>,

@@ -6,7 +6,7 @@
 
 use super::drive::Drive;
 use super::guests::{Guests, Wanted};
-use super::room::Room;
+use super::room::Below;
 use super::slowed::Slowed;
 use crate::backend::Backend;
 use crate::medium::{Looks, Lost};
@@ -114,7 +114,7 @@ type Said = (PeerId, AskId, Answer<Block>, Signals);
 pub struct NodeServer {
     node: Node<Block>,
     drive: Drive,
-    below: Room,
+    below: Below,
     slowed: Slowed,
     guests: Guests,
     reach: Reach,
@@ -144,7 +144,7 @@ pub struct NodeServer {
 impl NodeServer {
     /// A node over an open drive.
     pub fn new(
-        (node, drive, below, clock): (Node<Block>, Drive, Room, Clock),
+        (node, drive, below, clock): (Node<Block>, Drive, Below, Clock),
         (guests, reach): (Guests, Reach),
         ring: Ring,
         (listener, mailbox): (OwnedFd, Arc<Mailbox<Notice>>),

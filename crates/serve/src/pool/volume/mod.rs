@@ -255,8 +255,7 @@ impl VolumeBackend {
         self.plane = self.plane.sharing(told);
         self.reach.close(now);
         while self.reach.poll().is_some() {}
-        let begun = crate::pool::drawn();
-        let owner = match begun {
+        let owner = match crate::pool::drawn() {
             Ok(owner) => owner,
             Err(error) => return self.unmounted(&error.to_string()),
         };

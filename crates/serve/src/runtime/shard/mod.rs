@@ -37,7 +37,7 @@ pub use engine::{Engine, Finished, Milestone, Origin, Piece, Work};
 pub use ids::{IdAnswer, IdList, IdRequest, IdWork, whole_blocks};
 pub use late::Bounds;
 pub use message::{Door, Mailbox, Message, PolicySwitch, ShardStatus, UnitBlocks, Wanted};
-pub use room::NO_ROOM;
+pub use room::{NO_ROOM, ROOM_AGAIN, Room, RoomFound};
 pub use shared::Shared;
 pub use snapshots::{SnapshotAsk, SnapshotWork};
 
@@ -145,7 +145,7 @@ pub struct Shard {
     moved: Rates,
     /// The log tells that a tier is lost.
     loss_told: bool,
-    room: room::Room,
+    room: Room,
     /// The clock as it was last looked at, for what happens to requests.
     now: Instant,
     latencies: Latencies,
@@ -214,7 +214,7 @@ impl Shard {
             destaged: Rates::default(),
             moved: Rates::default(),
             loss_told: false,
-            room: room::Room::default(),
+            room: Room::default(),
             now: clock.now(),
             latencies: Latencies::default(),
             health: health::Told::default(),

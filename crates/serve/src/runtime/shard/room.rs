@@ -8,11 +8,11 @@ use flash::{Instant, SECOND};
 /// What is programmed so long after a refusal was begun after it: others may have found room elsewhere.
 const QUIET_NS: u64 = SECOND;
 
-/// What a shard remembers of it.
+/// What is remembered of it, by a shard or the node of a pool.
 #[derive(Debug, Default)]
-pub(super) struct Room {
+pub struct Room {
     /// There is none.
-    pub lacks: bool,
+    pub(super) lacks: bool,
     /// When that was last found.
     refused_at: Option<Instant>,
     /// What was programmed by the last look within a second of that.
@@ -22,42 +22,70 @@ pub(super) struct Room {
     told: bool,
 }
 
+/// What a look at it has found.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum RoomFound {
+    /// There was none just now. The log is to tell so with the number of warnings that it left out, unless it has told.
+    Refused(Option<u64>),
+    /// There is room again, and whether the log had told that there was none.
+    Again(bool),
+}
+
+impl Room {
+    /// Looks when something was last refused, and how much was programmed by now.
+    pub fn look(
+        &mut self,
+        now: Instant,
+        refused_at: Instant,
+        programmed: u64,
+    ) -> Option<RoomFound> {
+        let is_new = self.refused_at != Some(refused_at);
+        if is_new {
+            (self.refused_at, self.lacks) = (Some(refused_at), true);
+        }
+        if !self.lacks {
+            return None;
+        }
+        if now < refused_at + QUIET_NS {
+            self.programmed = programmed;
+        } else if !is_new && programmed > self.programmed {
+            self.lacks = false;
+            return Some(RoomFound::Again(std::mem::take(&mut self.told)));
+        }
+        is_new.then(|| RoomFound::Refused(self.warning(now)))
+    }
+
+    fn warning(&mut self, now: Instant) -> Option<u64> {
+        let left_out = if self.told { None } else { self.warnings.admit(now) };
+        self.told |= left_out.is_some();
+        left_out
+    }
+}
+
 /// A refusal so long ago is the reason of what failed now.
 const RECENT_NS: u64 = 10 * SECOND;
 
 impl Shard {
     /// Logs that there is no room below, at a bounded rate, and that there is room again.
     pub(super) fn log_room(&mut self, now: Instant) {
-        let Some(refused_at) = self.engine.core.room_refused_at() else { return };
-        if self.room.refused_at != Some(refused_at) {
-            (self.room.refused_at, self.room.lacks) = (Some(refused_at), true);
-            self.shared.note_room(self.me, Some(format!("{}: {NO_ROOM}", self.full_place())));
-            self.warn_of_room(now);
-        }
-        if !self.room.lacks {
-            return;
-        }
-        let programmed = self.engine.core.slots_programmed();
-        if now < refused_at + QUIET_NS {
-            self.room.programmed = programmed;
-        } else if programmed > self.room.programmed {
-            self.room.lacks = false;
-            self.shared.note_room(self.me, None);
-            if std::mem::take(&mut self.room.told) {
-                let place = self.places_below();
-                tracing::warn!(shard = self.me, "{place}: there is room again: writes are taken");
+        let core = &self.engine.core;
+        let Some(refused_at) = core.room_refused_at() else { return };
+        match self.room.look(now, refused_at, core.slots_programmed()) {
+            Some(RoomFound::Refused(warning)) => {
+                let place = self.full_place();
+                self.shared.note_room(self.me, Some(format!("{place}: {NO_ROOM}")));
+                if let Some(more) = warning {
+                    tracing::warn!(shard = self.me, more, "{place}: {NO_ROOM}");
+                }
             }
-        }
-    }
-
-    fn warn_of_room(&mut self, now: Instant) {
-        if self.room.told {
-            return;
-        }
-        if let Some(more) = self.room.warnings.admit(now) {
-            self.room.told = true;
-            let place = self.full_place();
-            tracing::warn!(shard = self.me, more, "{place}: {NO_ROOM}");
+            Some(RoomFound::Again(told)) => {
+                self.shared.note_room(self.me, None);
+                if told {
+                    let place = self.places_below();
+                    tracing::warn!(shard = self.me, "{place}: {ROOM_AGAIN}");
+                }
+            }
+            None => {}
         }
     }
 
@@ -97,3 +125,6 @@ impl Shard {
 /// What is said while there is none, with the mend.
 pub const NO_ROOM: &str = "the file system or disk below is full: writes that need room are refused, and \
                            reads go on; make room there, and writes are taken again";
+
+/// What is said when there is room again.
+pub const ROOM_AGAIN: &str = "there is room again: writes are taken";

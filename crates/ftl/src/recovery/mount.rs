@@ -91,6 +91,8 @@ pub(crate) struct Mount {
     jobs: Vec<VecDeque<(SlotId, u32)>>,
     running: u32,
     pub probes: Vec<Probe>,
+    /// Bands whose first slot is older than what the checkpoint's map points to in them.
+    other_lives: Vec<BlockId>,
     /// Bands whose first slot was durable, and whose data is not what its header was made for.
     pub unfit: BTreeSet<BlockId>,
     pub roots: Vec<(BlockId, Root)>,
@@ -254,6 +256,7 @@ impl Ftl {
             jobs,
             running: 0,
             probes: vec![Probe::Skipped; self.geometry.blocks() as usize],
+            other_lives: Vec::new(),
             unfit: BTreeSet::new(),
             roots: Vec::new(),
             roots_sound: BTreeSet::new(),
@@ -348,6 +351,7 @@ impl Ftl {
             }
             Stage::Counting => {
                 self.end_counting();
+                self.counters.slots_damaged += self.lives_missing(&mount).len() as u64;
                 return;
             }
             Stage::Rescan => {
@@ -582,7 +586,7 @@ impl Ftl {
             };
             self.note_life(block, life, header);
             if other_life {
-                self.note_damaged(mount, self.geometry.slot(block, 0, 0));
+                mount.other_lives.push(block);
             }
             if scan {
                 self.scan_band(mount, block);
@@ -602,6 +606,14 @@ impl Ftl {
         } else if let Some(life) = life {
             self.bands[block].first_order = life;
         }
+    }
+
+    /// The bands of which something is wanted, and that hold an older life than the one that it was in. Where nothing
+    /// is wanted the band was erased after the checkpoint, and what came back with a node of a pool that was away
+    /// then is no damage.
+    pub(crate) fn lives_missing(&self, mount: &Mount) -> Vec<BlockId> {
+        let is_wanted = |block: &BlockId| self.bands[*block].slots_valid > 0;
+        mount.other_lives.iter().copied().filter(is_wanted).collect()
     }
 
     /// Chunks that were not found have no base.

@@ -200,6 +200,9 @@ impl Ftl {
         mount.report.may_grow =
             self.phase == Phase::ReadOnly && self.has_grown_from(mount.chosen.shape);
         mount.report.blocks_added = self.grow(&mount.chosen);
+        for block in self.lives_missing(&mount) {
+            self.note_damaged(&mut mount, self.geometry.slot(block, 0, 0));
+        }
         let report = self.report(std::mem::take(&mut mount.report));
         self.counters.slots_damaged = report.slots_damaged;
         self.counters.blocks_lost = report.blocks_lost;

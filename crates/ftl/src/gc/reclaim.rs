@@ -588,6 +588,7 @@ impl Ftl {
             self.checkpoint.want();
         }
         let orders = bands.map(|band| band.invalid_order.max(band.vital_order));
+        let first = orders.clone().min().unwrap_or(0);
         let Some(order) = orders.max().map(|order| order.min(self.durable.next() - 1)) else {
             return;
         };
@@ -596,6 +597,11 @@ impl Ftl {
             // fills a page that padding would waste.
             if self.units.no_work_runs() && !self.fill_with_victim() {
                 self.force_safe(order);
+            }
+            // What the last ones wait for may itself wait for a band, which a flush gives of the first ones.
+            let waits_for_flush = self.durable.durable_below()..self.durable.safe_below();
+            if self.units.no_work_runs() && waits_for_flush.contains(&first) {
+                self.want_flush();
             }
         } else if order >= self.durable.durable_below() {
             self.want_flush();

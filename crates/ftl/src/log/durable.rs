@@ -129,20 +129,6 @@ impl Durable {
         }
     }
 
-    /// Whether [`Self::wait_for`] may be asked: something is not safe, and nothing waits for the oldest of it.
-    pub fn may_wait_for_more(&self) -> bool {
-        !self.orders.is_empty()
-            && self.links.iter().all(|(after, _)| !after.contains(&self.safe_below))
-    }
-
-    /// Nothing more is safe before all orders from `first` to `last` are by themselves.
-    pub fn wait_for(&mut self, first: u64, last: u64) {
-        let oldest = self.safe_below;
-        self.hold(oldest);
-        let rest = first.max(oldest + 1)..self.next().min(last + 1);
-        self.link(rest.collect(), oldest);
-    }
-
     /// The last order that must become safe so that all up to `order` are.
     pub fn reach(&self, order: u64) -> u64 {
         let mut reach = order;
@@ -367,23 +353,6 @@ mod tests {
         assert_eq!(durable.safe_below(), 0);
         durable.release(commit);
         assert_eq!(durable.safe_below(), 2);
-    }
-
-    #[test]
-    fn the_oldest_order_stands_for_those_that_have_to_be_safe_first() {
-        let mut durable = Durable::new(5, false);
-        assert!(!durable.may_wait_for_more(), "all is safe");
-        let orders: Vec<u64> = (0..4).map(|_| durable.open(0, true, 0)).collect();
-        durable.release(orders[1]);
-        durable.wait_for(orders[1], orders[2]);
-        assert!(durable.may_wait_for_more(), "nothing waits for the oldest");
-        durable.release(orders[0]);
-        assert_eq!(durable.safe_below(), orders[0], "the third is not safe yet");
-        durable.release(orders[2]);
-        assert_eq!(durable.safe_below(), orders[3]);
-        durable.wait_for(orders[0], orders[2]);
-        durable.release(orders[3]);
-        assert_eq!(durable.safe_below(), durable.next(), "those were safe already");
     }
 
     #[test]

@@ -6,17 +6,16 @@
 //! host; its band is sound, and is used again after its erase as any other.
 //!
 //! Each program that is cut short ends its band, so where that happens often while space is short, bands may be
-//! used up by copies of copies: each drains, and waits for what superseded it to be durable, which waits for what a
-//! failed page held, which waits for a band. What was never durable a power cut might have taken, and recovery knows
-//! how to do without; so then bands go that hold nothing that anybody was promised.
+//! used up by copies of copies: each drains, and waits for what superseded it to be durable, which is said of an order
+//! only when all before it are; one of these is what a failed page held, which waits for a band. But when nothing runs
+//! and the medium was flushed, all that was programmed well is durable, whatever its order: so then bands go of which
+//! everything was superseded by that.
 //!
 //! Invariants:
 //! - the order of a failed page is held until its slots are safe elsewhere;
-//! - a band that goes so has no page but such that came after all that is safe, and only where whatever is told to
-//!   be durable is so up to one order: of what is vital alone the oldest order says nothing;
-//! - what superseded its slots is waited for all the same by everybody who would have waited for them: the
-//!   oldest order that is not safe stands for them until it is;
-//! - nothing that may be undone goes back to it.
+//! - a band that goes so was superseded by nothing that is still to be programmed, be it data, which says what it
+//!   goes back to, or a record, which has no earlier order than what superseded the band;
+//! - it has no record that recovery needs.
 
 use crate::api::MountError;
 use crate::api::Output;
@@ -162,34 +161,60 @@ impl Ftl {
         }
     }
 
-    /// What failed pages held has no place to go and nothing moves: bands that nobody was promised anything of make
-    /// room for it.
-    pub(crate) fn let_go_of_unpromised(&mut self) {
-        let stuck = self.moves_failed > 0 && self.bands.free == 0 && self.stands_still();
-        // The members of a group wait for one another, and what they replaced may come back.
+    /// What failed pages held has no place to go and nothing moves: a checkpoint that waits for it gives its bands back,
+    /// and bands that are settled make room for it.
+    pub(crate) fn make_room_for_failed(&mut self) {
+        if self.moves_failed == 0 || self.bands.free > 0 || !self.stands_still() {
+            return;
+        }
+        self.make_room_of_checkpoint();
+        // The members of a group wait for one another, and what they replaced may come back. Pages that share cells may
+        // take each other with them.
         let plain = self.host.atomic_writes == 0 && !self.checkpoint.is_writing();
-        if !stuck || !plain || self.tells_vital() || !self.durable.may_wait_for_more() {
+        if self.bands.free > 0 || !plain || self.tells_vital() {
             return;
         }
         let mut bands = self.bands.draining.clone();
-        bands.retain(|&block| self.is_unpromised(block) && !self.is_gone_back_to(block));
+        let records_from = self.first_record_to_come();
+        bands.retain(|&block| self.is_settled(block, records_from));
+        if bands.is_empty() {
+            return;
+        }
+        if !self.flush.covers_all && !self.geometry.durable_at_completion {
+            self.want_flush();
+            return self.flush_pump();
+        }
         for block in bands {
-            let band = &mut self.bands[block];
-            band.blank = true;
-            let (first, last) = (band.first_order, band.invalid_order.max(band.vital_order));
-            self.durable.wait_for(first, last);
+            self.bands[block].blank = true;
             self.counters.bands_let_go += 1;
         }
         self.drain();
         self.erase_everywhere();
     }
 
-    fn is_unpromised(&self, block: BlockId) -> bool {
+    /// Whether all that superseded what is in the band is durable after a flush, though not all that came before is.
+    fn is_settled(&self, block: BlockId, records_from: u64) -> bool {
         let band = &self.bands[block];
-        // What is safe a flush that is to come makes durable, whatever else is not.
-        let came_after = band.first_order >= self.durable.safe_below();
-        let is_told = came_after && band.first_order >= self.checkpoint.order;
-        is_told && band.hold_order < self.checkpoint.order && band.reads_pending == 0 && !band.blank
+        let superseded_by = band.invalid_order.max(band.vital_order);
+        band.hold_order < self.checkpoint.order
+            && band.reads_pending == 0
+            && !band.blank
+            && superseded_by < records_from
+            && !self.is_gone_back_to(block)
+    }
+
+    /// The first order of those that hold a record which is not programmed: what it supersedes says so nowhere.
+    fn first_record_to_come(&self) -> u64 {
+        let is_record = |kind: Kind| !matches!(kind, Kind::Data | Kind::Pad);
+        let failed = self.moves.iter().filter(|entry| is_record(entry.append.kind));
+        let failed = failed.filter_map(|entry| entry.failed_order);
+        let of_record = |&page: &u32| {
+            let page = &self.pages[page];
+            let header = |slot: &SlotWrite| self.own_header(page.slot, slot).kind;
+            page.slots.iter().any(|slot| is_record(header(slot)))
+        };
+        let pages = self.pages.indices().filter(of_record).map(|page| self.pages[page].order);
+        failed.chain(pages).min().unwrap_or(u64::MAX)
     }
 
     /// Whether what is in flight would go back to something in the band if it came to nothing.

@@ -15,6 +15,8 @@ pub(crate) struct Flush {
     sequences: u64,
     pub begun: u64,
     pub ended: u64,
+    /// No program has ended since the last one began.
+    pub covers_all: bool,
 }
 
 impl Ftl {
@@ -40,6 +42,7 @@ impl Ftl {
         self.flush.running = Some(safe_below);
         self.flush.sequences = self.durable.sequences_safe(self.sequence_next);
         self.flush.begun += 1;
+        self.flush.covers_all = true;
         self.counters.medium_flushes += 1;
         self.outputs.push_back(Output::Command(Command::Flush { tag: Tag(scheduler::TAG_FLUSH) }));
     }

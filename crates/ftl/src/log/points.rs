@@ -578,6 +578,7 @@ impl Ftl {
         let block = self.opens[entry.open].block;
         let end = entry.slot.0 + entry.room - self.geometry.slot(block, 0, 0).0;
         self.bands[block].slots_done = end;
+        self.flush.covers_all = false;
         entry.room
     }
 

@@ -57,7 +57,7 @@ enum Stage {
     Aborting,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Checkpoint {
     stage: Stage,
     /// Name of the last complete one; records of lower orders are not needed any more.
@@ -112,6 +112,21 @@ pub(crate) struct Checkpoint {
     without_room: u32,
     /// Until when none is tried again while nobody waits for one.
     rests_until: Instant,
+}
+
+/// What it waits for; not what it has to write, which is long.
+impl std::fmt::Debug for Checkpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut of = f.debug_struct("Checkpoint");
+        of.field("stage", &self.stage).field("order", &self.order).field("bands", &self.bands);
+        of.field("base", &(self.base_name, self.base_bands.len()));
+        of.field("counting", &self.counting).field("settling", &self.settling);
+        of.field("next", &(self.next_order, &self.opens, self.page_next, self.pages_running));
+        of.field("covered", &self.covered).field("flush", &self.flush_number);
+        of.field("footers", &self.footers).field("was_whole", &self.was_whole);
+        of.field("unsealed", &self.unsealed).field("no_room", &(self.no_room, self.without_room));
+        of.field("rests_until", &self.rests_until).finish_non_exhaustive()
+    }
 }
 
 /// The longest rest. Each try erases what the one before has written: a file system that stays full would wear the
@@ -229,8 +244,10 @@ impl Ftl {
         if self.now < self.no_space_until || waits || !self.may_open_checkpoint() {
             return;
         }
-        // One more while an atomic write is undecided: the checkpoint waits for its commit record.
-        if clean < wanted + u32::from(self.host.groups_undecided > 0) {
+        // One more while an atomic write is undecided, or what a failed page held has no place: the checkpoint waits
+        // for the commit record and for that.
+        let others = u32::from(self.host.groups_undecided > 0) + u32::from(self.moves_failed > 0);
+        if clean < wanted + others {
             let free: u32 = units.map(|unit| self.bands.sums(unit).bands_free).sum();
             if free < wanted {
                 // It is not known yet which others are.
@@ -600,6 +617,14 @@ impl Ftl {
             }
         }
         self.drain();
+    }
+
+    /// Gives up the one being written, if it is not whole yet, for the bands that it has.
+    pub(crate) fn make_room_of_checkpoint(&mut self) {
+        self.checkpoint.begin_anew();
+        if self.checkpoint.stage == Stage::Aborting {
+            self.abort_ended();
+        }
     }
 
     fn abort_ended(&mut self) {

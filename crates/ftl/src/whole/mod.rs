@@ -420,7 +420,7 @@ impl Ftl {
         if is_last && (waited || self.phase == Phase::Stopping) && stuck(self) {
             self.put_back_moves();
         }
-        self.let_go_of_unpromised();
+        self.make_room_for_failed();
     }
 
     /// Erases where an append point wanted a clean band and found a dirty one.

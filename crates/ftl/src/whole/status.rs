@@ -41,7 +41,7 @@ pub(crate) struct Counters {
     pub bands_opened: u64,
     pub bands_opened_host: u64,
     pub bands_retired: u64,
-    /// Went though what superseded them was not durable, see `log::failing`.
+    /// Went before all that came before what superseded them was durable, see `log::failing`.
     pub bands_let_go: u64,
     pub blocks_poisoned: u64,
     /// What the mount found, see [`crate::api::MountReport`].

@@ -555,7 +555,7 @@ const FTL: &[(&str, Type, &str, &str)] = &[
         "bands_let_go",
         Counter,
         "bands_let_go",
-        "Bands that went before what superseded them was durable: room was short, and nobody was promised anything of them",
+        "Bands that went when room was short: what superseded them was durable, and not all that came before that",
     ),
     (
         "blocks_poisoned",

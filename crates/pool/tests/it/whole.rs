@@ -1,6 +1,6 @@
 //! The whole of a pool: control plane, openings, clients with the real FTL, nodes over both stores, repair. Three
 //! machines contend for a volume; they are paused, resumed, killed, stopped and begun anew, while nodes are killed,
-//! slow, cut off, drained and replaced, and the control plane crashes or is away. Watched at every step: what a
+//! slow, stopped, cut off, drained and replaced, and the control plane crashes or is away. Watched at every step: what a
 //! host is told is what it or another one wrote last, and nobody is told anything by a machine that another one has
 //! followed. In the end every block reads back, and every band lies whole where it should.
 
@@ -29,7 +29,7 @@ fn whatever_goes_wrong_hosts_see_what_they_wrote_and_all_copies_are_there_in_the
         None => 0..SEEDS * told_by("POOL_ROUNDS").unwrap_or(1).max(1),
     };
     let (mut openings, mut writes, mut reads, mut flushes, mut late) = (0, 0, 0, 0, 0);
-    let mut growths = 0;
+    let (mut growths, mut pressed, mut failed) = (0, 0, 0);
     let mut simulated_ns = 0;
     for seed in seeds.clone() {
         println!("seed {seed}: repeat with POOL_SEED={seed}");
@@ -41,15 +41,19 @@ fn whatever_goes_wrong_hosts_see_what_they_wrote_and_all_copies_are_there_in_the
         flushes += world.model.flushes;
         late += world.model.late_flushes;
         growths += world.model.growths;
+        pressed += u64::from(world.is_pressed);
+        failed += u64::from(world.is_pressed && world.model.failures > 0);
         simulated_ns += world.now;
     }
     println!("{:.2} hours, in {} seeds", simulated_ns as f64 / 3.6e12, seeds.end - seeds.start);
     println!("{openings} openings, {writes} writes, {reads} reads, {flushes} flushes, {late} late");
     println!("{growths} growths of a volume that was served");
+    println!("in {failed} of {pressed} seeds that press it an FTL found no way on");
     let count = seeds.end - seeds.start;
     let meets = openings > 3 * count && writes > 50 * count && reads > 50 * count && late > 0;
     let meets = meets && growths > 0;
     assert!(count < SEEDS || meets, "the simulation must meet what it is for");
+    assert!(count < SEEDS || 50 * failed < pressed, "one in fifty is more than there were");
 }
 
 /// Members that went one after the other ended all open bands, and what failed pages held was moved until no band
@@ -59,6 +63,12 @@ fn bands_that_nobody_was_promised_make_room_for_what_failed_pages_held() {
     let mut world = World::new(4211, None);
     world.run();
     assert_eq!(world.model.failures, 0, "no node here forgets what it was not told to flush");
+}
+
+/// A band was freed after the checkpoint that names its life, while a node was away that had an older life of it.
+#[test]
+fn an_older_life_that_comes_back_with_its_node_is_no_damage_where_nothing_of_the_band_is_wanted() {
+    World::new(2506, None).run();
 }
 
 #[test]

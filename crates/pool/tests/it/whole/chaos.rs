@@ -25,7 +25,7 @@ impl World {
         let server = self.random.below(SERVERS as u64) as usize;
         let client = self.random.below(self.clients.len() as u64) as usize;
         let runs = self.clients[client].machine.is_some();
-        match self.random.below(26) {
+        match self.random.below(if self.is_pressed { 30 } else { 26 }) {
             0..=2 if !runs => self.begin(client),
             3 => self.end(client),
             4 if runs => self.stop(client),
@@ -46,6 +46,9 @@ impl World {
             // It stalls: nothing of it comes in time, and its connections stay.
             23 => self.slow[server] = 300 + self.random.below(1000),
             24 => self.grow(),
+            26..=29 => {
+                self.stopped_until[server] = self.now + self.random.below(1500) * MILLISECOND
+            }
             _ => {}
         }
         self.mend();
@@ -140,6 +143,7 @@ impl World {
         self.part_from_plane(0);
         for server in 0..SERVERS {
             self.slow[server] = 1;
+            self.stopped_until[server] = 0;
             if !self.servers[server].is_up() {
                 self.start_server(server);
             }
@@ -234,7 +238,8 @@ impl World {
             }
         }
         let volatile = self.kinds.contains(&Kind::Volatile);
-        assert!(self.model.failures == 0 || volatile, "a request failed without a cause");
+        let may_fail = volatile || self.is_pressed;
+        assert!(self.model.failures == 0 || may_fail, "a request failed without a cause");
     }
 
     fn time_of(&self, client: usize) -> Instant {

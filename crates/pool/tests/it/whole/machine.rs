@@ -20,9 +20,12 @@ use pool::session::{Input, Output, Session, SessionConfig};
 use pool::words::PoolId;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Blocks that the host uses.
+/// Logical blocks of the volume.
 pub const BLOCKS_PER_LANE: u32 = 50;
+/// As many as a quarter of over-provisioning leaves.
+pub const BLOCKS_PER_LANE_PRESSED: u32 = 131;
 const REQUESTS_MAX: usize = 4;
+const REQUESTS_MAX_PRESSED: usize = 8;
 
 /// The FTL's own blocks, by what stands for each: the same for all machines, as the bytes of a block are.
 #[derive(Default)]
@@ -82,10 +85,19 @@ pub enum Said {
     Stopped,
 }
 
+/// What the volume is.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub lanes: u32,
+    pub blocks_per_lane: u32,
+    pub is_durable: bool,
+}
+
 pub struct Machine {
     pub session: Session<Stamp>,
     ftl: Option<Ftl>,
     geometry: Geometry,
+    blocks_per_lane: u32,
     seed: u64,
     /// By request: what is read or written.
     buffers: BTreeMap<u64, Stamp>,
@@ -119,19 +131,14 @@ fn settings(seed: u64) -> Settings {
 }
 
 impl Machine {
-    pub fn new(
-        now: Instant,
-        number: u64,
-        (lanes, is_durable): (u32, bool),
-        mutant: Option<Mutant>,
-    ) -> Self {
+    pub fn new(now: Instant, number: u64, shape: Shape, mutant: Option<Mutant>) -> Self {
         let mut ownership = OwnershipConfig::new(VOLUME, u128::from(number) + 1);
         ownership.lease_ns = 300 * MILLISECOND;
         ownership.answer_ns_max = 60 * MILLISECOND;
         let mut opening = OpeningConfig::new(PoolId(1), ownership);
         opening.patience_ns = 150 * MILLISECOND;
-        let units = lanes;
-        let geometry = Geometry { units, durable_at_completion: is_durable, ..GEOMETRY };
+        let units = shape.lanes;
+        let geometry = Geometry { units, durable_at_completion: shape.is_durable, ..GEOMETRY };
         let mut config = SessionConfig::new(opening, geometry);
         config.client.seed = number + 1;
         config.client.program_limit_ns = 40 * MILLISECOND;
@@ -146,6 +153,7 @@ impl Machine {
             session,
             ftl: None,
             geometry,
+            blocks_per_lane: shape.blocks_per_lane,
             seed: number,
             buffers: BTreeMap::new(),
             relocation: vec![Stamp(0); settings(0).relocation_blocks as usize],
@@ -191,7 +199,8 @@ impl Machine {
             ftl.handle(now, ftl::Input::Deadline);
         }
         if now >= self.act_at {
-            self.act_at = now + MILLISECOND + random.below(6 * MILLISECOND);
+            let pause = MILLISECOND + random.below(6 * MILLISECOND);
+            self.act_at = now + if self.is_pressed() { pause / 16 } else { pause };
             self.act(now, random);
         }
         self.pump(now, interned);
@@ -216,7 +225,11 @@ impl Machine {
 
     /// Logical blocks that the volume has for this machine.
     pub fn blocks(&self) -> u32 {
-        self.geometry.units * BLOCKS_PER_LANE
+        self.geometry.units * self.blocks_per_lane
+    }
+
+    fn is_pressed(&self) -> bool {
+        self.blocks_per_lane == BLOCKS_PER_LANE_PRESSED
     }
 
     pub fn is_stopping(&self) -> bool {
@@ -236,7 +249,8 @@ impl Machine {
     }
 
     fn act(&mut self, now: Instant, random: &mut Random) {
-        if !self.is_ready || self.stopping || self.requests.len() >= REQUESTS_MAX {
+        let most = if self.is_pressed() { REQUESTS_MAX_PRESSED } else { REQUESTS_MAX };
+        if !self.is_ready || self.stopping || self.requests.len() >= most {
             return;
         }
         if let Some(next) = self.audit.filter(|next| *next < self.blocks()) {

@@ -1,6 +1,6 @@
 //! Time, the network, the control plane, the nodes and the machines.
 
-use super::machine::{Interned, Machine, Said};
+use super::machine::{BLOCKS_PER_LANE, BLOCKS_PER_LANE_PRESSED, Interned, Machine, Said, Shape};
 use super::model::Model;
 use super::server::{Kind, Said as NodeSaid, Server};
 use crate::disks::Stamp;
@@ -50,6 +50,8 @@ pub struct World {
     pub servers: Vec<Server>,
     /// By which each server's messages are slower.
     pub slow: Vec<u64>,
+    /// Each server is stopped until then: what comes to it waits.
+    pub stopped_until: Vec<u64>,
     /// This one flushes nothing.
     pub will_not_flush: Option<usize>,
     pub states: BTreeMap<NodeId, (DomainId, NodeState)>,
@@ -62,6 +64,9 @@ pub struct World {
     delay_ns: u64,
     pub chaos_ns: u64,
     pub mutant: Option<Mutant>,
+    /// The volume has as many blocks as one that is made without more ado, its host has much to write, and servers stop
+    /// for a while. Cut programs may use up its bands then: an FTL that finds no way on fails, and the next one mounts.
+    pub is_pressed: bool,
     /// What the volume has, and whether that becomes more.
     pub lanes: u32,
     pub grows: bool,
@@ -139,6 +144,8 @@ impl World {
             arrives: vec![0; SERVERS],
             wake_at: 0,
         };
+        let is_pressed = seed % 8 == 4 || seed % 8 == 6;
+        let often = if is_pressed { 400 } else { [40, 120][seed as usize / 3 % 2] };
         let mut world = Self {
             now: 0,
             random: Random::new(seed),
@@ -146,6 +153,7 @@ impl World {
             plane_away_until: 0,
             servers,
             slow: vec![1; SERVERS],
+            stopped_until: vec![0; SERVERS],
             will_not_flush: None,
             states: BTreeMap::new(),
             clients: (0..3).map(client).collect(),
@@ -154,10 +162,11 @@ impl World {
             events: BTreeMap::new(),
             sequence: 0,
             delay_ns: [200, 1000, 4000][seed as usize % 3] * MICROSECOND,
-            chaos_ns: [40, 120][seed as usize / 3 % 2] * MILLISECOND,
+            chaos_ns: often * MILLISECOND,
             mutant,
             lanes: GEOMETRY.units,
-            is_like_product: seed % 4 == 2,
+            is_pressed,
+            is_like_product: seed % 8 != 3,
             grows: matches!(seed % 16, 9 | 11 | 13),
             is_formatted: false,
             is_calm: false,
@@ -182,12 +191,16 @@ impl World {
         }
     }
 
+    fn blocks_per_lane(&self) -> u32 {
+        if self.is_pressed { BLOCKS_PER_LANE_PRESSED } else { BLOCKS_PER_LANE }
+    }
+
     pub(super) fn put_volume(&mut self) {
         let bands = self.lanes * GEOMETRY.blocks_per_unit;
         let record = VolumeRecord {
             volume: VOLUME,
             name: "disk".to_owned(),
-            blocks: u64::from(self.lanes * super::machine::BLOCKS_PER_LANE),
+            blocks: u64::from(self.lanes * self.blocks_per_lane()),
             replicas: REPLICAS,
             shape: pool::words::BandShape {
                 pages: GEOMETRY.pages_per_block,
@@ -254,6 +267,9 @@ impl World {
     }
 
     fn happen(&mut self, event: Event) {
+        if let Some(at) = self.waits_until(&event) {
+            return self.after(at - self.now, event);
+        }
         match event {
             Event::ToPlane { client, number, id, ask } => {
                 if self.now >= self.plane_away_until {
@@ -309,6 +325,17 @@ impl World {
             Event::Connect { client, number, server } => self.connect(client, number, server),
             Event::Chaos => self.chaos(),
         }
+    }
+
+    /// What happens to a server that is stopped happens when it goes on, in the same order.
+    fn waits_until(&self, event: &Event) -> Option<u64> {
+        let server = match event {
+            Event::ToNode { server, .. } | Event::Server { server } => *server,
+            Event::NodeToNode { to, .. } => self.server_of(*to)?,
+            Event::NodeAnswers { to, .. } => *to,
+            _ => return None,
+        };
+        Some(self.stopped_until[server]).filter(|at| *at > self.now)
     }
 
     // The plane.
@@ -468,6 +495,7 @@ impl World {
     /// A machine begins at a place where none runs.
     pub fn begin(&mut self, client: usize) {
         let rate = 950 + self.random.below(100);
+        let blocks_per_lane = self.blocks_per_lane();
         let of = &mut self.clients[client];
         assert!(of.machine.is_none(), "a machine runs there");
         (of.number, of.rate, of.paused) = (of.number + 8, rate, false);
@@ -476,7 +504,8 @@ impl World {
         // In the product some nodes may not be, so that the FTL waits for flushes whatever they are.
         let is_durable = !self.kinds.contains(&Kind::Volatile) && !self.is_like_product;
         let now = Instant(self.now * rate / 1000);
-        of.machine = Some(Machine::new(now, number, (self.lanes, is_durable), self.mutant));
+        let shape = Shape { lanes: self.lanes, blocks_per_lane, is_durable };
+        of.machine = Some(Machine::new(now, number, shape, self.mutant));
         for server in 0..SERVERS {
             let of = &mut self.clients[client];
             of.links[server] += of.links[server] % 2;

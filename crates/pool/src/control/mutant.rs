@@ -20,6 +20,10 @@ pub enum Mutant {
     LastCopyDropped,
     /// Repair frees the old copy when it asks for the new one.
     FreedTooEarly,
+    /// Repair frees a damaged copy to make another one in its place, and has not read the one that it is made of.
+    FreedUnread,
+    /// Repair frees it before it is on record that the band lacks a copy.
+    PlaceNotRecorded,
     /// The client takes a page for written when all members but the last have it.
     ReplyBeforeLastReplica,
     /// The client goes on with what it was told, when it may not show it any more.
@@ -57,6 +61,9 @@ impl Mutant {
         Self::ReplyBeforeLastReplica,
     ];
 
+    /// Those that it must find where there are only as many nodes as copies, and copies rot.
+    pub const NARROW: &[Self] = &[Self::PlaceNotRecorded];
+
     /// Every mutant of repair.
-    pub const REPAIR: &[Self] = &[Self::LastCopyDropped, Self::FreedTooEarly];
+    pub const REPAIR: &[Self] = &[Self::LastCopyDropped, Self::FreedTooEarly, Self::FreedUnread];
 }

@@ -8,6 +8,7 @@
 //!   nothing of it, *and* as many nodes as the volume has replicas hold it. Else it stays with what is lacking,
 //!   until that is mended. Hence a band without a record lies, sealed, on as many nodes in different domains as
 //!   the volume has replicas: [`crate::opening`] rests on this.
+//!   Where repair has to take a copy away before it can make another one the record comes back first.
 //! - Each life has a record of its own. So a life that was freed, or found to have no pages, stays on record while a
 //!   node may have some of it, whatever becomes of the band: it never comes back.
 //! - "Sealed" and "freed" mean durably so: on a node that is not durable at completion, flushed.
@@ -223,6 +224,19 @@ impl Registry {
             let _ = self.put(now, name, None, RegistryOutput::Closed(name));
         }
         Ok(())
+    }
+
+    /// A life that is on record no more loses its copy on one of its members before there is another one: it comes back, as
+    /// one that lacks it.
+    pub fn recall(
+        &mut self,
+        now: Instant,
+        name: BandName,
+        pages: u32,
+        (members, lacking): (Members, NodeId),
+    ) -> Result<(), Busy> {
+        let record = BandRecord { name, members, sealed: Some(pages), covered: true, lacks: 0 };
+        self.put(now, name, Some(record.without(&[lacking])), RegistryOutput::Closed(name))
     }
 
     /// The volume needs nothing of what a node has, and nothing will ever be put there: openings need not ask it.

@@ -3,13 +3,15 @@
 //!
 //! A sealed band never changes, so a copy needs no agreement: it is whole or it is none. All that is decided here
 //! follows from the directory as it is *now* and from which nodes are there; nothing is remembered that a restart
-//! would miss. There are two moves only:
+//! would miss. There are two moves, and a third one where there is nowhere to go:
 //! - *Copy*: a band that has too few copies that count, in different domains, gets one more. The fewest copies come
 //!   first, then nodes that are drained, then nodes that have more than their share.
 //! - *Drop*: a band that has more copies than replicas loses one. It may go only when the directory names, beside
 //!   it, holders in as many domains as there are replicas, on nodes that stay and that can be reached now. So a copy
 //!   is never dropped before another one is durable and in the directory, and never the last one. The directory
 //!   is told first ([`RepairOutput::Left`]), then the node.
+//! - *Place*: a copy that is damaged or none goes first, and the next one is made in its place, where no other node can
+//!   take it. `place` tells what has to hold before.
 //!
 //! What a connection asked of a node must not be done there after the next one was listed: else a drop that was
 //! believed lost would take a copy that has been counted anew since.
@@ -17,6 +19,7 @@
 //! A band has one job at a time. Copies are within a rate and a number; a node that fails or is full is left alone
 //! for a while.
 
+mod place;
 mod plan;
 mod progress;
 mod scrub;
@@ -29,6 +32,7 @@ use crate::control::values::NodeState;
 use crate::message::{Answer, Ask, AskId, BandHeader, Refusal};
 use crate::words::{BandName, BandShape, DomainId, Generation, Members, NodeId};
 use flash::{BLOCK_BYTES, Instant, MILLISECOND, SECOND};
+use place::Place;
 use plan::{Limits, Need, Nodes, Urgency};
 use scrub::Scrub;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -57,6 +61,9 @@ pub trait Directory {
     fn written(&self, band: u32) -> Option<SealedBand>;
     /// Whether this life is over, for sure: the band is empty, or has a later one.
     fn is_over(&self, name: BandName) -> bool;
+    /// Whether the control plane has kept how long this life is: whoever opens the volume next waits for somebody who has
+    /// it.
+    fn is_on_record(&self, name: BandName) -> bool;
     /// Whether a band is open on a node, or about to be, or may be there without being known.
     fn may_have_more(&self, node: NodeId) -> bool;
 }
@@ -126,10 +133,13 @@ pub struct Repair<D> {
     queue: BTreeSet<(Urgency, u32)>,
     /// By band.
     jobs: BTreeMap<u32, Job>,
+    /// Where a copy that is none is to make place for one; by band.
+    places: BTreeMap<u32, Place>,
     in_flight: BTreeMap<AskId, Asked>,
     /// Copies to be freed by node: older lives, and copies that are none.
     garbage: BTreeSet<(NodeId, BandName)>,
-    /// Copies that cannot be copied from, or are none: they go when there are enough others.
+    /// Copies that cannot be copied from, or are none: they go when there are enough others, and are here until they are
+    /// gone.
     bad: BTreeSet<(NodeId, BandName)>,
     /// Bands of which scrub found a damaged copy, until they have enough of them again.
     damaged: BTreeSet<BandName>,
@@ -274,6 +284,9 @@ pub enum RepairOutput<D> {
     Left(BandName, NodeId),
     /// Nothing is left of the band on the node, durably.
     Freed(BandName, NodeId),
+    /// The node's copy, which the directory does not name, is to go before there is another one: the control plane is to
+    /// keep that the band lacks it. Said again until [`Directory::is_on_record`].
+    Recall(BandName, NodeId),
     /// A copy is damaged. The directory names it no more, and the band takes no more pages; another one is made, then
     /// it goes.
     Damaged(BandName, NodeId),
@@ -293,6 +306,7 @@ impl<D> Repair<D> {
             nodes: Nodes::default(),
             queue: BTreeSet::new(),
             jobs: BTreeMap::new(),
+            places: BTreeMap::new(),
             in_flight: BTreeMap::new(),
             garbage: BTreeSet::new(),
             bad: BTreeSet::new(),
@@ -361,6 +375,7 @@ impl<D> Repair<D> {
         }
         if !self.stopped {
             self.scan(now, directory);
+            self.make_places(now, directory);
             self.copy(now, directory);
             self.free(directory);
             self.compare(now, directory);
@@ -379,7 +394,9 @@ impl<D> Repair<D> {
         }
         let rest = self.rest.values().copied().filter(|at| *at > now).min();
         let absence = self.nodes.deadline(self.config.absence_ns);
-        [Some(self.scan.next_at), self.scrub.deadline(), rest, absence].into_iter().flatten().min()
+        let places = self.places.values().filter_map(Place::deadline).min();
+        let all = [Some(self.scan.next_at), self.scrub.deadline(), rest, absence, places];
+        all.into_iter().flatten().min()
     }
 
     /// Whether a copy of this life is being made somewhere.
@@ -488,6 +505,9 @@ impl<D> Repair<D> {
             return tally.stuck += 1;
         }
         self.rest.remove(&number);
+        if self.places.contains_key(&number) {
+            return;
+        }
         self.queue.insert((urgency, number));
         if self.queue.len() > QUEUE_MAX {
             // The least urgent is met again by the next walk.
@@ -509,9 +529,10 @@ impl<D> Repair<D> {
     }
 
     fn copy(&mut self, now: Instant, directory: &dyn Directory) {
-        while self.jobs.len() < self.config.copies_max as usize {
+        while self.jobs.len() + self.places.len() < self.config.copies_max as usize {
             let Some((_, number)) = self.queue.pop_first() else { break };
-            let fresh = !self.jobs.contains_key(&number) && !self.told.contains(&number);
+            let under_way = self.jobs.contains_key(&number) || self.places.contains_key(&number);
+            let fresh = !under_way && !self.told.contains(&number);
             let Some(band) = directory.band(number).filter(|_| fresh) else {
                 continue;
             };
@@ -541,16 +562,12 @@ impl<D> Repair<D> {
         let rest = self.staying(now, band, urgency);
         let to = self.nodes.target(now, band, &rest, &self.unfit(band.name));
         let Some(from) = self.nodes.source(band, &busy, &self.bad) else { return false };
-        let Some(to) = to else {
-            self.make_place(now, band, &rest);
-            return false;
-        };
+        let Some(to) = to else { return self.begin_place(now, band, &rest, from) };
         let members = self.nodes.members_after(band, to, self.replicas());
         let members = Members::new(&members).expect("different, and no more than replicas");
         let header = BandHeader { members, shape: self.config.shape };
         let (name, pages, generation) = (band.name, band.pages, self.config.generation);
-        let bytes_per_s_max =
-            (self.config.bytes_per_s_max / u64::from(self.config.copies_max)).max(1);
+        let bytes_per_s_max = self.bytes_per_s();
         let copy = Ask::Copy { band: name, generation, from, header, pages, bytes_per_s_max };
         self.jobs.insert(name.band, Job { urgency, name, pages, from, to });
         self.nodes.coming(to, true, false);
@@ -562,29 +579,19 @@ impl<D> Repair<D> {
         true
     }
 
-    /// Frees a copy that is none where nobody else could take one that is: it would wait for ever to have enough others.
-    /// One that is damaged in part stays, as it may have what the others lack.
-    fn make_place(&mut self, now: Instant, band: &SealedBand, rest: &[NodeId]) {
-        let name = band.name;
-        let node = self.nodes.target(now, band, rest, &BTreeSet::new());
-        let is_bad = |node: &NodeId| self.nodes.is_up(*node) && self.bad.contains(&(*node, name));
-        let Some(node) = node.filter(is_bad) else { return };
-        if !self.damaged.contains(&name) {
-            self.bad.remove(&(node, name));
-            self.free_one(node, name);
-        }
+    /// Copies that nodes were told to free and of which they have not said that they are gone.
+    fn freeing(&self) -> BTreeSet<(NodeId, BandName)> {
+        let freed = |asked: &Asked| match asked {
+            Asked::Free { node, name } | Asked::FlushFree { node, name } => Some((*node, *name)),
+            _ => None,
+        };
+        self.in_flight.values().filter_map(freed).collect()
     }
 
     /// Where a copy of this band cannot go, as there is one that is none, or is to be freed: it would take the new
     /// one with it.
     fn unfit(&self, name: BandName) -> BTreeSet<(NodeId, BandName)> {
-        let freed = |asked: &Asked| match asked {
-            Asked::Free { node, name: of } | Asked::FlushFree { node, name: of } if *of == name => {
-                Some((*node, name))
-            }
-            _ => None,
-        };
-        let mut unfit: BTreeSet<_> = self.in_flight.values().filter_map(freed).collect();
+        let mut unfit = self.freeing();
         let of = self.nodes.all().map(|view| (view.node, name));
         unfit.extend(of.filter(|it| self.bad.contains(it) || self.garbage.contains(it)));
         unfit
@@ -618,6 +625,9 @@ impl<D> Repair<D> {
         if let Some(found) = self.scrub.answered(now, id, answer) {
             return self.found(now, found, directory);
         }
+        if self.place_answered(now, id, answer) {
+            return;
+        }
         let Some(asked) = self.in_flight.remove(&id) else { return };
         match (asked, answer) {
             (Asked::Copy { band }, Answer::Done) if !self.nodes.is_durable(node) => {
@@ -641,10 +651,17 @@ impl<D> Repair<D> {
             (Asked::Free { node, name }, Answer::Done | Answer::Refused(Refusal::NoBand))
             | (Asked::FlushFree { node, name }, Answer::Done) => {
                 self.outputs.push_back(RepairOutput::Freed(name, node));
+                if matches!(answer, Answer::Done) {
+                    self.nodes.freed(node);
+                }
+                self.has_place(now, node, name, directory);
             }
             // Later, and not at once.
             (Asked::Free { node, name } | Asked::FlushFree { node, name }, _) => {
                 self.garbage.insert((node, name));
+                if self.bad.contains(&(node, name)) {
+                    self.rest.insert(name.band, now + REST_NS);
+                }
             }
             _ => {}
         }
@@ -653,6 +670,7 @@ impl<D> Repair<D> {
     fn copied(&mut self, band: u32, directory: &dyn Directory) {
         let Some(job) = self.jobs.remove(&band) else { return };
         self.nodes.coming(job.to, false, true);
+        self.bad.remove(&(job.to, job.name));
         self.copied.bytes += u64::from(job.pages) * self.page_bytes();
         self.copied.bands += 1;
         // What the last walk counted is one less.
@@ -689,6 +707,7 @@ impl<D> Repair<D> {
 
     fn down(&mut self, now: Instant, node: NodeId, directory: &dyn Directory) {
         self.nodes.down(now, node);
+        self.places.retain(|_, place| !place.is_on(node));
         let found = self.scrub.down(now, node);
         self.found(now, found, directory);
         // Where only the source is gone from here the target may reach it all the same, and says what came of it: one
@@ -732,12 +751,16 @@ impl<D> Repair<D> {
                 self.bad.insert((node, name));
             }
         }
-        let may = |(node, name): &&(NodeId, BandName)| {
-            self.nodes.is_up(*node) && self.may_go(*node, *name, directory)
+        if self.bad.is_empty() {
+            return;
+        }
+        let freeing = self.freeing();
+        let may = |bad: &&(NodeId, BandName)| {
+            let (node, name) = **bad;
+            !freeing.contains(*bad) && self.nodes.is_up(node) && self.may_go(node, name, directory)
         };
         let bad: Vec<_> = self.bad.iter().filter(may).take(room).copied().collect();
         for (node, name) in bad {
-            self.bad.remove(&(node, name));
             self.free_one(node, name);
         }
     }

@@ -106,6 +106,13 @@ impl Nodes {
         }
     }
 
+    /// A copy is gone from a node, which has that room.
+    pub fn freed(&mut self, node: NodeId) {
+        if let Some(node) = self.nodes.get_mut(&node) {
+            node.view.bands_used = node.view.bands_used.saturating_sub(1);
+        }
+    }
+
     pub fn is_up(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(|node| node.away_since.is_none())
     }
@@ -249,19 +256,43 @@ impl Nodes {
         rest: &[NodeId],
         bad: &BTreeSet<(NodeId, BandName)>,
     ) -> Option<NodeId> {
+        let has_room = |node: &Node| node.view.bands_used + node.coming < node.view.bands;
+        self.emptiest(now, band, rest, |node| {
+            has_room(node) && !bad.contains(&(node.view.node, band.name))
+        })
+    }
+
+    /// Where such a copy could go if the one that is none went there before, which gives its room.
+    pub fn place(
+        &self,
+        now: Instant,
+        band: &SealedBand,
+        rest: &[NodeId],
+        bad: &BTreeSet<(NodeId, BandName)>,
+    ) -> Option<NodeId> {
+        self.emptiest(now, band, rest, |node| bad.contains(&(node.view.node, band.name)))
+    }
+
+    /// The emptiest node for its share that takes copies now, in another domain than `rest`, of those that fit.
+    fn emptiest(
+        &self,
+        now: Instant,
+        band: &SealedBand,
+        rest: &[NodeId],
+        fits: impl Fn(&Node) -> bool,
+    ) -> Option<NodeId> {
         let taken = self.domains(rest, |node| node.view.state == NodeState::In);
-        let fits = |node: &&Node| {
+        let takes = |node: &&Node| {
             let view = &node.view;
             view.state == NodeState::In
                 && node.away_since.is_none()
                 && now >= node.avoid_until
                 && view.want > 0.0
-                && view.bands_used + node.coming < view.bands
                 && !band.holders.contains(&view.node)
-                && !bad.contains(&(view.node, band.name))
                 && !taken.contains(&view.domain)
         };
-        let all = self.nodes.values().filter(fits).map(|node| node.view.node);
+        let all = self.nodes.values().filter(takes).filter(|node| fits(node));
+        let all = all.map(|node| node.view.node);
         all.min_by(|a, b| self.over(*a).total_cmp(&self.over(*b)).then(a.cmp(b)))
     }
 

@@ -14,7 +14,7 @@ pub struct Progress {
     pub spreading: u64,
     /// Of the lacking ones, those of which no copy can be reached, or for which no node has room.
     pub stuck: u64,
-    /// Copies under way.
+    /// Copies under way, and those that are about to be made in the place of a damaged one.
     pub copying: u64,
     /// Copies made.
     pub copied: u64,
@@ -52,7 +52,7 @@ impl<D> Repair<D> {
             draining: tally.draining,
             spreading: tally.spreading,
             stuck: tally.stuck,
-            copying: self.jobs.len() as u64,
+            copying: (self.jobs.len() + self.places.len()) as u64,
             copied: self.copied.bands,
             bytes_left,
             left_ns: (!self.jobs.is_empty()).then(|| u64::try_from(left_ns).unwrap_or(u64::MAX)),

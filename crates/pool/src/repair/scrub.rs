@@ -71,7 +71,13 @@ struct Page {
 }
 
 /// All that a slot says of its content.
-type Sum = (u32, Oob, bool);
+pub(super) type Sum = (u32, Oob, bool);
+
+/// That of each slot which is sound.
+pub(super) fn sums_of<D>(slots: &[Option<Slot<D>>]) -> Vec<Option<Sum>> {
+    let sum = |slot: &Slot<D>| (slot.crc, slot.oob, slot.data.is_none());
+    slots.iter().map(|slot| slot.as_ref().map(sum)).collect()
+}
 
 /// What was found.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -227,9 +233,8 @@ impl Scrub {
     ) -> Option<Vec<Found>> {
         let page = self.page.as_mut()?;
         let node = page.asked.remove(&id)?;
-        let sum = |slot: &Slot<D>| (slot.crc, slot.oob, slot.data.is_none());
         let sums = match answer {
-            Answer::Slots(slots) => slots.iter().map(|slot| slot.as_ref().map(sum)).collect(),
+            Answer::Slots(slots) => sums_of(slots).into_iter().collect(),
             // Nothing, or less than it should.
             Answer::Refused(Refusal::NoBand | Refusal::Invalid) => None,
             // Failing as a whole, or with other things to do: nothing is known of this copy.
@@ -347,6 +352,10 @@ mod tests {
         }
 
         fn is_over(&self, _: BandName) -> bool {
+            false
+        }
+
+        fn is_on_record(&self, _: BandName) -> bool {
             false
         }
 

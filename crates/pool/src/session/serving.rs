@@ -665,6 +665,7 @@ impl<D: Clone> Serving<D> {
                     self.standing.stir();
                 }
             }
+            RepairOutput::Recall(name, node) => self.recall(name, node),
             RepairOutput::Damaged(name, node) => {
                 self.remote.handle(self.now, client::Input::Damaged { band: name, node });
                 self.standing.left(name, node);

@@ -70,6 +70,11 @@ impl repair::Directory for View<'_> {
         }
     }
 
+    fn is_on_record(&self, name: BandName) -> bool {
+        let is_told = |record: &BandRecord| record.sealed.is_some();
+        self.registry.record(name).is_some_and(is_told) && !self.standing.is_changing(name)
+    }
+
     fn may_have_more(&self, node: NodeId) -> bool {
         let open = |record: &BandRecord| record.sealed.is_none() && record.members.has(node);
         // Repair does not meet a band whose members have not sealed it durably.

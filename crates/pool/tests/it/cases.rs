@@ -6,6 +6,7 @@ use pool::control::contract::{Change, PlaneAnswer, PlaneAsk, PlaneAskId};
 use pool::control::embedded::{Embedded, PlaneInput, PlaneOutput, Store};
 use pool::control::keys;
 use pool::control::ownership::OwnershipConfig;
+use pool::control::registry::{Owned, Registry, Tail};
 use pool::control::values::{
     BandRecord, ClearRecord, Degraded, FORMAT, NodeRecord, NodeState, PoolRecord, TailRecord,
     Value, VolumeRecord,
@@ -233,6 +234,27 @@ fn a_band_of_which_no_member_can_be_asked_is_waited_for_by_name() {
     opening.handle(Instant(30 * SECOND), OpeningInput::Up { node: NodeId(1), durable: true });
     let opened = pool.run(&mut opening, 40 * SECOND).expect("it ends").expect("it is opened");
     assert_eq!(opened.band(4).map(|band| band.pages), Some(2));
+}
+
+/// Repair takes a damaged copy away where the next one is to be, and is cut off: whoever has the band is one node only.
+#[test]
+fn a_band_whose_damaged_copy_made_place_is_waited_for_while_the_node_with_the_other_is_away() {
+    let mut pool = Pool::new();
+    let band = name(4, 5);
+    pool.fill(0, band, 2, true);
+    let owned = Owned { volume: VOLUME, generation: Generation(1), revision: 1 };
+    let mut registry = Registry::new(owned, 2, Tail::default(), Vec::new());
+    registry.recall(Instant(0), band, 2, (members(&[0, 1]), NodeId(1))).expect("not busy");
+    let record = *registry.record(band).expect("it is there from now on");
+    pool.put(keys::band(band), &record);
+    pool.up[0] = false;
+    let mut opening = pool.opening(1);
+    assert_eq!(pool.run(&mut opening, 30 * SECOND), None);
+    let said = opening.explain(Instant(30 * SECOND));
+    assert!(said.contains("of band 4, one of nodes 0"), "{said}");
+    opening.handle(Instant(30 * SECOND), OpeningInput::Up { node: NodeId(0), durable: true });
+    let opened = pool.run(&mut opening, 40 * SECOND).expect("it ends").expect("it is opened");
+    assert_eq!(opened.band(4).map(|band| band.holders.clone()), Some(vec![NodeId(0)]));
 }
 
 #[test]

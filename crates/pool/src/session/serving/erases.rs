@@ -1,11 +1,12 @@
-//! Erases, and what the control plane has to keep of the lives that end with them before anybody is told.
+//! Erases, and what the control plane has to keep of the lives that end with them before anybody is told; and of those
+//! that lose a copy.
 
 use super::{Serving, Stage};
 use crate::client::{self, End};
 use crate::control::mutant::Mutant;
 use crate::control::registry::Busy;
 use crate::session::Output;
-use crate::words::{BandName, Members as Nodes, NodeId};
+use crate::words::{BandName, MEMBERS_MAX, Members as Nodes, NodeId};
 use flash::{BlockId, Command, Tag};
 
 impl<D: Clone> Serving<D> {
@@ -44,6 +45,28 @@ impl<D: Clone> Serving<D> {
                 self.standing.changes(name);
             }
             Err(Busy) => drop(self.overs.insert(name, members)),
+        }
+    }
+
+    /// A node's copy is about to go before there is another one: the band comes back to the record if it is not there, so
+    /// that the next opening waits for those that have it. Repair says it again while that is not kept.
+    pub(super) fn recall(&mut self, name: BandName, node: NodeId) {
+        let Some(held) = self.remote.directory().life(name) else { return };
+        let (pages, holders) = (held.pages, held.nodes.clone());
+        match self.registry.record(name) {
+            Some(record) if record.sealed.is_none() => self.tell_end(name),
+            Some(_) => {}
+            None => {
+                let others = holders.iter().copied().filter(|of| *of != node);
+                let mut members: Vec<NodeId> = others.take(MEMBERS_MAX - 1).collect();
+                members.push(node);
+                let members = Nodes::new(&members).expect("different, and no more than members");
+                if self.registry.recall(self.now, name, pages, (members, node)).is_ok() {
+                    let record = self.registry.record(name).expect("it is there from now on");
+                    self.standing.found(record, pages, &holders, &[]);
+                    self.standing.changes(name);
+                }
+            }
         }
     }
 

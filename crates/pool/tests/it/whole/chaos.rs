@@ -1,9 +1,9 @@
 //! What goes wrong, how it is mended, and what must hold when all has come to rest.
 
-use super::server::Kind;
+use super::server::{Kind, Server};
 use super::world::{REPLICAS, SERVERS, World};
 use flash::{Instant, MILLISECOND};
-use pool::client::directory::Phase;
+use pool::client::directory::{Held, Phase};
 use pool::control::values::NodeState;
 use pool::words::{DomainId, NodeId};
 use std::collections::BTreeSet;
@@ -39,6 +39,7 @@ impl World {
                 let for_ns = self.random.below(800) * MILLISECOND;
                 self.part_from_plane(for_ns);
             }
+            17..=19 if self.is_narrow => self.rot(server),
             17 | 18 => self.drain(server),
             19 => self.replace(server),
             20 => self.will_not_flush = Some(server),
@@ -104,6 +105,32 @@ impl World {
             machine.stop(now, &mut self.interned);
         }
         self.run_client(client);
+    }
+
+    /// A copy of which there is a sound one beside cannot be read any more, in part.
+    fn rot(&mut self, server: usize) {
+        // Of several only the last to open knows what is where.
+        let mut running = self.clients.iter().filter_map(|client| client.machine.as_ref());
+        let (Some(machine), None) = (running.next(), running.next()) else { return };
+        let Some(remote) = machine.session.client().filter(|_| machine.is_ready) else { return };
+        let node = self.servers[server].id;
+        let servers = &self.servers;
+        let is_sound = |held: &&Held| {
+            let is_rotten = |of: &Server| of.rotten.iter().any(|(name, _)| *name == held.name);
+            held.phase == Phase::Sealed && !servers.iter().any(is_rotten)
+        };
+        let bands = remote.directory().bands().filter(is_sound);
+        let bands: Vec<_> = bands
+            .filter(|held| held.nodes.contains(&node) && held.nodes.len() >= usize::from(REPLICAS))
+            .map(|held| (held.name, held.pages))
+            .collect();
+        let Some(&(name, pages)) = bands.get(self.random.below(bands.len().max(1) as u64) as usize)
+        else {
+            return;
+        };
+        let page = self.random.below(u64::from(pages)) as u32;
+        self.servers[server].rotten.insert((name, page));
+        self.rotten += 1;
     }
 
     fn drain(&mut self, server: usize) {
@@ -198,7 +225,8 @@ impl World {
             return false;
         }
         let left = machine.session.repair(now).expect("it is open");
-        left.lacking + left.draining + left.copying == 0 && self.lacking().is_none()
+        let is_mended = !self.is_narrow || left.mended_rounds > 0;
+        is_mended && left.lacking + left.draining + left.copying == 0 && self.lacking().is_none()
     }
 
     /// A band that does not lie, whole, in as many domains as it should.

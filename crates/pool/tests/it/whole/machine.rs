@@ -91,6 +91,8 @@ pub struct Shape {
     pub lanes: u32,
     pub blocks_per_lane: u32,
     pub is_durable: bool,
+    /// All copies are read all the time.
+    pub scrubs: bool,
 }
 
 pub struct Machine {
@@ -105,6 +107,8 @@ pub struct Machine {
     requests: BTreeMap<u64, (u32, Wish)>,
     next: u64,
     pub is_ready: bool,
+    /// It reads all copies all the time.
+    scrubs: bool,
     /// Replies that wait for the lease.
     replies: VecDeque<Reply>,
     /// Of the lanes, as the session said last.
@@ -160,6 +164,7 @@ impl Machine {
             requests: BTreeMap::new(),
             next: 0,
             is_ready: false,
+            scrubs: shape.scrubs,
             replies: VecDeque::new(),
             weights: UnitWeights::default(),
             act_at: now,
@@ -349,6 +354,9 @@ impl Machine {
                 assert_eq!(report.damage(), None, "at {now:?}");
                 self.is_ready = true;
                 self.act_at = now;
+                if self.scrubs {
+                    self.session.handle(now, Input::Idle(true));
+                }
                 self.said.push_back(Said::Ready);
             }
             ftl::Output::Stopped(_) => self.session.handle(now, Input::Release),

@@ -1,5 +1,6 @@
 //! The process of a node, over a store in memory or on raw flash, with the connections that it has.
 
+use super::world::GEOMETRY;
 use crate::disks::{Disk, RawDisk, Stamp, memory};
 use flash::{Instant, MICROSECOND, Pairing, Random};
 use ftl::raw::RawFormat;
@@ -10,8 +11,8 @@ use pool::node::congestion::ExpectedTail;
 use pool::node::memory::MemorySettings;
 use pool::node::raw::RawStoreSettings;
 use pool::node::{Input, Node, NodeSettings, Output, PeerId};
-use pool::words::NodeId;
-use std::collections::{BTreeMap, VecDeque};
+use pool::words::{BandName, NodeId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a store is made on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -35,6 +36,10 @@ pub struct Server {
     /// It has no time before: a mount takes some.
     busy_until: Instant,
     pub said: VecDeque<Said>,
+    /// Pages that it cannot read any more, until it is told to free their band.
+    pub rotten: BTreeSet<(BandName, u32)>,
+    /// Reads of such that it has not answered.
+    unread: BTreeSet<(PeerId, AskId)>,
 }
 
 /// What it wants sent.
@@ -80,6 +85,8 @@ impl Server {
             pending: BTreeMap::new(),
             busy_until: Instant(0),
             said: VecDeque::new(),
+            rotten: BTreeSet::new(),
+            unread: BTreeSet::new(),
         };
         server.start(now);
         server
@@ -102,6 +109,7 @@ impl Server {
     pub fn kill(&mut self, random: &mut Random) {
         (self.node, self.boot) = (None, self.boot + 1);
         self.pending.clear();
+        self.unread.clear();
         self.said.clear();
         self.disk.cut(random);
     }
@@ -123,6 +131,15 @@ impl Server {
 
     pub fn ask(&mut self, now: u64, peer: PeerId, id: AskId, ask: Ask<Stamp>) {
         *self.pending.entry(peer).or_default() += 1;
+        match &ask {
+            Ask::Read { band, slot, .. }
+                if self.rotten.contains(&(*band, slot / GEOMETRY.slots_per_page)) =>
+            {
+                self.unread.insert((peer, id));
+            }
+            Ask::Free { band, .. } => self.rotten.retain(|(of, _)| of != band),
+            _ => {}
+        }
         self.handle(now, Input::Ask { peer, id, ask });
     }
 
@@ -148,7 +165,12 @@ impl Server {
         while let Some(output) = node.poll() {
             match output {
                 Output::Command { id, command } => self.disk.begin(at, id, command),
-                Output::Answer { peer, id, answer, signals } => {
+                Output::Answer { peer, id, mut answer, signals } => {
+                    if self.unread.remove(&(peer, id))
+                        && let Answer::Slots(slots) = &mut answer
+                    {
+                        slots.iter_mut().for_each(|slot| *slot = None);
+                    }
                     *self.pending.get_mut(&peer).expect("it was asked") -= 1;
                     self.said.push_back(Said::Answer { peer, id, answer, signals });
                 }

@@ -70,6 +70,10 @@ pub struct World {
     /// What the volume has, and whether that becomes more.
     pub lanes: u32,
     pub grows: bool,
+    /// There are only as many nodes as copies, and copies rot.
+    pub is_narrow: bool,
+    /// Copies that did.
+    pub rotten: u64,
     /// The FTL does not take the medium for durable at completion.
     is_like_product: bool,
     pub is_formatted: bool,
@@ -126,6 +130,11 @@ const OF_NODE: u64 = 1 << 63;
 
 impl World {
     pub fn new(seed: u64, mutant: Option<Mutant>) -> Self {
+        Self::of(seed, false, mutant)
+    }
+
+    /// With only as many nodes as copies, if it is narrow.
+    pub fn of(seed: u64, is_narrow: bool, mutant: Option<Mutant>) -> Self {
         let kind = |server: usize| match seed % 8 {
             3 | 7 if server < 2 => Kind::Raw,
             5 => Kind::Volatile,
@@ -168,6 +177,8 @@ impl World {
             is_pressed,
             is_like_product: seed % 8 != 3,
             grows: matches!(seed % 16, 9 | 11 | 13),
+            is_narrow,
+            rotten: 0,
             is_formatted: false,
             is_calm: false,
             kinds,
@@ -185,7 +196,8 @@ impl World {
         let pool = PoolRecord { pool: PoolId(1), format: FORMAT };
         self.put(keys::POOL.to_owned(), &pool);
         self.put_volume();
-        for node in 0..SERVERS as u32 {
+        let nodes = if self.is_narrow { u32::from(REPLICAS) } else { SERVERS as u32 };
+        for node in 0..nodes {
             // The last two fail together.
             self.set(NodeId(node), DomainId(node.min(SERVERS as u32 - 2)), NodeState::In);
         }
@@ -504,7 +516,8 @@ impl World {
         // In the product some nodes may not be, so that the FTL waits for flushes whatever they are.
         let is_durable = !self.kinds.contains(&Kind::Volatile) && !self.is_like_product;
         let now = Instant(self.now * rate / 1000);
-        let shape = Shape { lanes: self.lanes, blocks_per_lane, is_durable };
+        let (lanes, scrubs) = (self.lanes, self.is_narrow);
+        let shape = Shape { lanes, blocks_per_lane, is_durable, scrubs };
         of.machine = Some(Machine::new(now, number, shape, self.mutant));
         for server in 0..SERVERS {
             let of = &mut self.clients[client];

@@ -81,7 +81,7 @@ pub fn scrub(args: &Scrub) -> Result<End, Failure> {
         round = told["round"].as_u64();
     }
     let Some(number) = round.filter(|_| args.told.wait) else {
-        return args.told.tell("scrub", &args.socket, |_| true);
+        return args.told.tell("scrub", &args.socket, |_| true).map(|_| End::Good);
     };
     wait(args, &Round { number, before })
 }
@@ -184,7 +184,8 @@ impl Round {
         if count(status, "scrub_rounds_mended") < self.number {
             tell(
                 count(status, "bands_lacking").max(count(status, "bands_damaged")),
-                "bands lack a copy that cannot be made: no sound one is there, or too few nodes of different domains with \
+                "bands lack a copy that cannot be made: no sound one is there, or one that is unlike a damaged one (the log of the \
+                 client tells), or too few nodes of different domains with \
                  room: bring nodes back, or let another one join, and say it again",
             );
         }
@@ -209,11 +210,48 @@ fn repair_lines(status: &Value) -> String {
 pub fn rebalance(args: &Rebalance) -> Result<End, Failure> {
     ask(&args.socket, &format!("spread {}", args.within))?;
     let begun = Instant::now();
+    let (mut last, mut since) = (None, begun);
     let is_done = |status: &Value| {
-        let none = |key: &str| status["repair"][key] == 0;
-        begun.elapsed() > BEGIN && none("bands_spreading") && none("copying")
+        let moves = ["copied", "copying", "bands_spreading"].map(|key| count(status, key));
+        if last != Some(moves) {
+            (last, since) = (Some(moves), Instant::now());
+        }
+        let is_over = count(status, "bands_spreading") == 0 || since.elapsed() >= STUCK;
+        begun.elapsed() > BEGIN && count(status, "copying") == 0 && is_over
     };
-    args.told.tell("rebalance", &args.socket, is_done)
+    let status = args.told.tell("rebalance", &args.socket, is_done)?;
+    match missed(&status, f64::from(args.within)).filter(|_| args.told.wait) {
+        Some(why) => Err(format!("{}: {why}", args.socket.display())),
+        None => Ok(End::Good),
+    }
+}
+
+/// By how much nodes that are to be filled alike still differ, if that is more than was asked for, and why.
+fn missed(status: &Value, within: f64) -> Option<String> {
+    let apart = &status["repair"]["apart"];
+    let percent = apart["percent"].as_f64()?;
+    // As near as whole bands come.
+    if percent <= within.max(apart["band_percent"].as_f64()?) + 0.01 {
+        return None;
+    }
+    let node = |of: &Value| {
+        format!("node {} has {} of {} bands", of["node"], of["bands_used"], of["bands"])
+    };
+    let lacking = count(status, "bands_lacking") + count(status, "bands_draining");
+    let why = match (lacking, count(status, "bands_spreading")) {
+        (1.., _) => {
+            "bands that lack a copy, or leave a node that is drained, go first and wait for nodes with room"
+        }
+        (0, 1..) => "copies fail, or nodes take none now: the logs of the nodes tell",
+        (0, 0) => {
+            "no other band of this volume may move: they still take writes, or their other copy is in the domain \
+                   of the node with room; bands of other volumes move by their own clients"
+        }
+    };
+    let (fullest, emptiest) = (node(&apart["fullest"]), node(&apart["emptiest"]));
+    Some(format!(
+        "nodes still differ by {percent:.0} % of their room: {fullest}, {emptiest}. {why}"
+    ))
 }
 
 impl Told {
@@ -221,8 +259,8 @@ impl Told {
         &self,
         what: &str,
         socket: &Path,
-        is_done: impl Fn(&Value) -> bool,
-    ) -> Result<End, Failure> {
+        mut is_done: impl FnMut(&Value) -> bool,
+    ) -> Result<Value, Failure> {
         let mut status = ask(socket, "status")?;
         if status["repair"].is_null() {
             return Err(format!("{}: the volume is not open yet: try again", socket.display()));
@@ -238,7 +276,7 @@ impl Told {
             true => print_json(&status),
             false => print(&repair_text(&status)),
         }
-        Ok(End::Good)
+        Ok(status)
     }
 }
 
@@ -292,6 +330,27 @@ mod tests {
         let mut anew = status(5, 5);
         anew["generation"] = json!(4);
         assert!(matches!(round().stand(&anew, NOT_LONG), Stand::Lost(_)));
+    }
+
+    #[test]
+    fn bands_that_were_spread_less_than_was_asked_for_are_an_error_that_says_why() {
+        let apart = |percent: f64, band_percent: f64| {
+            let node =
+                |node: u32, used: u32| json!({ "node": node, "bands_used": used, "bands": 60 });
+            let mut status = status(5, 5);
+            status["repair"]["apart"] = json!({
+                "percent": percent, "band_percent": band_percent, "fullest": node(2, 60), "emptiest": node(4, 23),
+            });
+            status
+        };
+        assert_eq!(missed(&apart(1.9, 0.1), 2.0), None);
+        assert_eq!(missed(&apart(3.3, 3.34), 2.0), None, "bands are whole");
+        let mut far = apart(61.7, 3.3);
+        let why = missed(&far, 2.0).expect("it is far");
+        assert!(why.contains("62 %") && why.contains("node 4 has 23 of 60 bands"), "{why}");
+        assert!(why.contains("in the domain"), "{why}");
+        far["repair"]["bands_lacking"] = json!(1);
+        assert!(missed(&far, 2.0).is_some_and(|why| why.contains("go first")));
     }
 
     #[test]

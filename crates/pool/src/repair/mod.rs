@@ -24,6 +24,7 @@ mod plan;
 mod progress;
 mod scrub;
 
+pub use plan::Apart;
 pub use progress::Progress;
 pub use scrub::Round;
 
@@ -164,6 +165,8 @@ struct Job {
     pages: u32,
     from: NodeId,
     to: NodeId,
+    /// Whose copy goes then, to spread bands.
+    leaves: Option<NodeId>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -418,6 +421,9 @@ impl<D> Repair<D> {
 
     fn ask(&mut self, node: NodeId, asked: Asked, ask: Ask<D>) {
         let id = self.next_id();
+        if matches!(asked, Asked::Free { .. }) {
+            self.nodes.freed(node);
+        }
         self.in_flight.insert(id, asked);
         self.outputs.push_back(RepairOutput::Node { node, id, ask });
     }
@@ -569,8 +575,11 @@ impl<D> Repair<D> {
         let (name, pages, generation) = (band.name, band.pages, self.config.generation);
         let bytes_per_s_max = self.bytes_per_s();
         let copy = Ask::Copy { band: name, generation, from, header, pages, bytes_per_s_max };
-        self.jobs.insert(name.band, Job { urgency, name, pages, from, to });
+        let leaves = band.holders.iter().copied().find(|node| !rest.contains(node));
+        let leaves = leaves.filter(|_| urgency == Urgency::Spread);
+        self.jobs.insert(name.band, Job { urgency, name, pages, from, to, leaves });
         self.nodes.coming(to, true, false);
+        self.nodes.going(leaves, true);
         self.copied.since.get_or_insert(now);
         self.ask(to, Asked::Copy { band: name.band }, copy);
         if Mutant::FreedTooEarly.is(self.mutant) && band.holders.len() >= self.replicas() {
@@ -579,30 +588,12 @@ impl<D> Repair<D> {
         true
     }
 
-    /// Copies that nodes were told to free and of which they have not said that they are gone.
-    fn freeing(&self) -> BTreeSet<(NodeId, BandName)> {
-        let freed = |asked: &Asked| match asked {
-            Asked::Free { node, name } | Asked::FlushFree { node, name } => Some((*node, *name)),
-            _ => None,
-        };
-        self.in_flight.values().filter_map(freed).collect()
-    }
-
-    /// Where a copy of this band cannot go, as there is one that is none, or is to be freed: it would take the new
-    /// one with it.
-    fn unfit(&self, name: BandName) -> BTreeSet<(NodeId, BandName)> {
-        let mut unfit = self.freeing();
-        let of = self.nodes.all().map(|view| (view.node, name));
-        unfit.extend(of.filter(|it| self.bad.contains(it) || self.garbage.contains(it)));
-        unfit
-    }
-
     /// The holders beside which the new copy must be in another domain: all but one that is to go.
     fn staying(&self, now: Instant, band: &SealedBand, urgency: Urgency) -> Vec<NodeId> {
         match urgency {
             Urgency::Spread => {
-                let fullest = self.nodes.fullest(&band.holders);
-                band.holders.iter().copied().filter(|node| Some(*node) != fullest).collect()
+                let from = self.nodes.moves(now, band, self.config.spread_max);
+                band.holders.iter().copied().filter(|node| Some(*node) != from).collect()
             }
             _ => self.nodes.present(now, &band.holders, self.config.absence_ns),
         }
@@ -651,9 +642,6 @@ impl<D> Repair<D> {
             (Asked::Free { node, name }, Answer::Done | Answer::Refused(Refusal::NoBand))
             | (Asked::FlushFree { node, name }, Answer::Done) => {
                 self.outputs.push_back(RepairOutput::Freed(name, node));
-                if matches!(answer, Answer::Done) {
-                    self.nodes.freed(node);
-                }
                 self.has_place(now, node, name, directory);
             }
             // Later, and not at once.
@@ -670,6 +658,7 @@ impl<D> Repair<D> {
     fn copied(&mut self, band: u32, directory: &dyn Directory) {
         let Some(job) = self.jobs.remove(&band) else { return };
         self.nodes.coming(job.to, false, true);
+        self.nodes.going(job.leaves, false);
         self.bad.remove(&(job.to, job.name));
         self.copied.bytes += u64::from(job.pages) * self.page_bytes();
         self.copied.bands += 1;
@@ -693,6 +682,7 @@ impl<D> Repair<D> {
     fn not_copied(&mut self, now: Instant, band: u32, refusal: Refusal) {
         let Some(job) = self.jobs.remove(&band) else { return };
         self.nodes.coming(job.to, false, false);
+        self.nodes.going(job.leaves, false);
         match refusal {
             Refusal::Full | Refusal::Mode | Refusal::Failed | Refusal::BandFailed => {
                 self.nodes.avoid(job.to, now + REST_NS);
@@ -715,8 +705,9 @@ impl<D> Repair<D> {
         let lost: Vec<u32> =
             self.jobs.iter().filter(|(_, job)| job.to == node).map(|(band, _)| *band).collect();
         for band in lost {
-            self.jobs.remove(&band);
+            let job = self.jobs.remove(&band).expect("it was found there");
             self.nodes.coming(node, false, false);
+            self.nodes.going(job.leaves, false);
             // It may be done all the same: what it is is found when the node is back and listed.
             let of_band = |asked: &Asked| matches!(asked, Asked::Copy { band: of } | Asked::Flush { band: of } if *of == band);
             self.in_flight.retain(|_, asked| !of_band(asked));

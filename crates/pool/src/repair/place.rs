@@ -11,11 +11,12 @@
 
 use super::plan::{Need, Urgency};
 use super::scrub::{Sum, sums_of};
-use super::{Directory, REST_NS, Repair, RepairOutput, SealedBand};
+use super::{Asked, Directory, REST_NS, Repair, RepairOutput, SealedBand};
 use crate::control::mutant::Mutant;
 use crate::message::{Answer, Ask, AskId, Refusal};
 use crate::words::{BandName, NodeId};
 use flash::{Instant, MILLISECOND, SECOND};
+use std::collections::BTreeSet;
 
 /// A copy that is to go, if a sound one can be read.
 #[derive(Clone, Debug)]
@@ -41,8 +42,9 @@ enum Step {
     Reads { asked: Vec<(AskId, NodeId)>, said: Vec<(NodeId, Said)> },
     /// All was read, and is made durable.
     Flushes(AskId),
-    /// The control plane is to keep what the band lacks. It is told, or looked at, at this instant.
-    Recalls(Instant),
+    /// The control plane is to keep what the band lacks. It is told, or looked at, at this instant; until then others
+    /// wait for it.
+    Recalls(Instant, Instant),
 }
 
 /// What a node said of a page.
@@ -58,7 +60,7 @@ enum Said {
 impl Place {
     pub fn deadline(&self) -> Option<Instant> {
         match self.step {
-            Step::Waits(at) | Step::Recalls(at) => Some(at),
+            Step::Waits(at) | Step::Recalls(at, _) => Some(at),
             Step::Reads { .. } | Step::Flushes(_) => None,
         }
     }
@@ -72,7 +74,7 @@ impl Place {
         match &self.step {
             Step::Reads { asked, .. } => asked.iter().any(|(of, _)| *of == id),
             Step::Flushes(of) => *of == id,
-            Step::Waits(_) | Step::Recalls(_) => false,
+            Step::Waits(_) | Step::Recalls(..) => false,
         }
     }
 }
@@ -179,7 +181,7 @@ impl<D> Repair<D> {
         let mut place = self.places.remove(&number).expect("it was found");
         let goes_on = match &mut place.step {
             Step::Flushes(_) => {
-                place.step = Step::Recalls(now);
+                place.step = Step::Recalls(now, now + RECALLS_NS);
                 matches!(answer, Answer::Done)
             }
             Step::Reads { asked, said } => {
@@ -187,7 +189,7 @@ impl<D> Repair<D> {
                 said.push((asked.remove(at).1, said_of(answer)));
                 !asked.is_empty() || self.page_read(now, &mut place)
             }
-            Step::Waits(_) | Step::Recalls(_) => unreachable!("it waits for an answer"),
+            Step::Waits(_) | Step::Recalls(..) => unreachable!("it waits for an answer"),
         };
         if goes_on {
             self.places.insert(number, place);
@@ -212,7 +214,7 @@ impl<D> Repair<D> {
         }
         if place.page == place.pages {
             place.step = if self.nodes.is_durable(place.from) {
-                Step::Recalls(now)
+                Step::Recalls(now, now + RECALLS_NS)
             } else {
                 let (id, volume) = (self.next_id(), place.name.volume);
                 let ask = Ask::Flush { volume, generation: self.config.generation };
@@ -236,8 +238,16 @@ impl<D> Repair<D> {
         let lacks = matches!(need, Urgency::Lacking { .. });
         let is_told = directory.is_on_record(name) || Mutant::PlaceNotRecorded.is(self.mutant);
         if lacks && !is_told {
-            place.step = Step::Recalls(now + RECALL_NS);
-            self.outputs.push_back(RepairOutput::Recall(name, at));
+            if let Step::Recalls(again, until) = &mut place.step
+                && now < *until
+            {
+                *again = now + RECALL_NS;
+                self.outputs.push_back(RepairOutput::Recall(name, at));
+            } else {
+                // What it does not keep now it may keep later; bands that can be copied elsewhere do not wait for it.
+                self.places.remove(&number);
+                self.rest.insert(number, now + REST_NS);
+            }
             return;
         }
         self.places.remove(&number);
@@ -259,6 +269,24 @@ impl<D> Repair<D> {
         if let Some(band) = directory.band(name.band).filter(|band| band.name == name) {
             self.look(now, &band);
         }
+    }
+
+    /// Copies that nodes were told to free and of which they have not said that they are gone.
+    pub(super) fn freeing(&self) -> BTreeSet<(NodeId, BandName)> {
+        let freed = |asked: &Asked| match asked {
+            Asked::Free { node, name } | Asked::FlushFree { node, name } => Some((*node, *name)),
+            _ => None,
+        };
+        self.in_flight.values().filter_map(freed).collect()
+    }
+
+    /// Where a copy of this band cannot go, as there is one that is none, or is to be freed: it would take the new
+    /// one with it.
+    pub(super) fn unfit(&self, name: BandName) -> BTreeSet<(NodeId, BandName)> {
+        let mut unfit = self.freeing();
+        let of = self.nodes.all().map(|view| (view.node, name));
+        unfit.extend(of.filter(|it| self.bad.contains(it) || self.garbage.contains(it)));
+        unfit
     }
 
     /// How fast one copy is made, so that all together keep to the rate.
@@ -306,7 +334,8 @@ fn verdict(place: &Place, said: &[(NodeId, Said)], slots: u32) -> Verdict {
 /// A page that a node was too busy to read is read again after this, and so often.
 const AGAIN_NS: u64 = 20 * MILLISECOND;
 const ATTEMPTS_MAX: u32 = 50;
-/// The control plane takes so long, or less.
+/// The control plane takes so long, or less; and so long at most, or it is away, or full.
 const RECALL_NS: u64 = 20 * MILLISECOND;
+const RECALLS_NS: u64 = 2 * SECOND;
 /// A copy that has to stay is looked at again after this: both are read each time.
 const STAYS_NS: u64 = 6 * REST_NS;

@@ -27,6 +27,8 @@ struct Node {
     avoid_until: Instant,
     /// Copies on their way there.
     coming: u32,
+    /// Bands that are being copied so that this one need not have them.
+    going: u32,
     /// It has been away for so long that it lacks what it has.
     lacks: bool,
 }
@@ -67,7 +69,7 @@ impl Nodes {
             let before = old.remove(&view.node);
             let node = before.map(|before| Node { view, ..before });
             let (away_since, avoid_until) = (Some(now), Instant(0));
-            let new = Node { view, away_since, avoid_until, coming: 0, lacks: false };
+            let new = Node { view, away_since, avoid_until, coming: 0, going: 0, lacks: false };
             let node = node.unwrap_or(new);
             self.nodes.insert(view.node, node);
         }
@@ -106,7 +108,14 @@ impl Nodes {
         }
     }
 
-    /// A copy is gone from a node, which has that room.
+    /// A band is moving away from a node, or no more.
+    pub fn going(&mut self, node: Option<NodeId>, more: bool) {
+        if let Some(node) = node.and_then(|node| self.nodes.get_mut(&node)) {
+            node.going = if more { node.going + 1 } else { node.going.saturating_sub(1) };
+        }
+    }
+
+    /// A node is told to free a copy, and has that room.
     pub fn freed(&mut self, node: NodeId) {
         if let Some(node) = self.nodes.get_mut(&node) {
             node.view.bands_used = node.view.bands_used.saturating_sub(1);
@@ -180,23 +189,56 @@ impl Nodes {
         if band.holders.len() > replicas {
             return self.surplus(band, replicas).map_or(Need::Nothing, Need::Drop);
         }
-        let fullest = self.fullest(&band.holders);
-        let Some(fullest) = fullest.filter(|node| self.over(*node) > limits.spread / 2.0) else {
-            return Need::Nothing;
-        };
-        let rest: Vec<NodeId> =
-            band.holders.iter().copied().filter(|node| *node != fullest).collect();
-        match self.target(now, band, &rest, &BTreeSet::new()) {
-            Some(to) if self.over(to) < -limits.spread / 2.0 => Need::Copy(Urgency::Spread),
-            _ => Need::Nothing,
+        match self.moves(now, band, limits.spread) {
+            Some(_) => Need::Copy(Urgency::Spread),
+            None => Need::Nothing,
         }
     }
 
-    /// Who of them has most for its share.
-    pub fn fullest(&self, nodes: &[NodeId]) -> Option<NodeId> {
-        let by =
-            |a: &&NodeId, b: &&NodeId| self.over(**a).total_cmp(&self.over(**b)).then(b.cmp(a));
-        nodes.iter().max_by(by).copied()
+    /// The holder, the fullest first, that a band is to move away from, as there is one for it that has less by more than
+    /// `spread` of its room.
+    pub fn moves(&self, now: Instant, band: &SealedBand, spread: f64) -> Option<NodeId> {
+        let mut holders = band.holders.clone();
+        holders.sort_by(|a, b| self.over(*b).total_cmp(&self.over(*a)).then(a.cmp(b)));
+        holders.into_iter().find(|from| {
+            let rest: Vec<NodeId> =
+                band.holders.iter().copied().filter(|node| node != from).collect();
+            let to = self.target(now, band, &rest, &BTreeSet::new());
+            to.is_some_and(|to| self.gap(*from, to) > spread.max(self.step(*from, to)))
+        })
+    }
+
+    /// By how much more of its room one node has than the other.
+    fn gap(&self, from: NodeId, to: NodeId) -> f64 {
+        self.over(from) - self.over(to)
+    }
+
+    /// By how much a band that moves brings two nodes together: those that differ by less would only change places.
+    fn step(&self, from: NodeId, to: NodeId) -> f64 {
+        let bands = |node: NodeId| self.nodes.get(&node).map_or(1, |node| node.view.bands.max(1));
+        1.0 / f64::from(bands(from)) + 1.0 / f64::from(bands(to)) - EXACT
+    }
+
+    /// How far the fullest and the emptiest of the nodes are apart that are to be filled alike and can be reached.
+    pub fn apart(&self) -> Option<Apart> {
+        let is_here = |node: &&Node| {
+            let view = &node.view;
+            let takes = view.state == NodeState::In && view.want > 0.0 && view.bands > 0;
+            takes && node.away_since.is_none()
+        };
+        let nodes = || self.nodes.values().filter(is_here).map(|node| node.view.node);
+        let by = |a: &NodeId, b: &NodeId| self.over(*a).total_cmp(&self.over(*b)).then(b.cmp(a));
+        let (fullest, emptiest) = (nodes().max_by(by)?, nodes().min_by(by)?);
+        let used = |node: NodeId| {
+            let of = &self.nodes[&node];
+            (of.view.bands_used + of.coming, of.view.bands)
+        };
+        Some(Apart {
+            share: self.gap(fullest, emptiest),
+            step: self.step(fullest, emptiest),
+            fullest: (fullest, used(fullest)),
+            emptiest: (emptiest, used(emptiest)),
+        })
     }
 
     /// Those that are here, or not away for long.
@@ -301,7 +343,7 @@ impl Nodes {
         let Some(node) = self.nodes.get(&node).filter(|node| node.view.bands > 0) else {
             return 0.0;
         };
-        let used = f64::from(node.view.bands_used + node.coming);
+        let used = f64::from(node.view.bands_used + node.coming) - f64::from(node.going);
         used / f64::from(node.view.bands) - self.level * node.view.want
     }
 
@@ -319,6 +361,22 @@ impl Nodes {
         }
         members
     }
+}
+
+/// What is equal but for the arithmetic.
+const EXACT: f64 = 1e-9;
+
+/// The fullest node and the emptiest one, for their shares.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Apart {
+    /// By how much of their room they differ.
+    pub share: f64,
+    /// By how much less they would if one band moved.
+    pub step: f64,
+    /// Which it is, and its bands of those that it has room for.
+    pub fullest: (NodeId, (u32, u32)),
+    /// Likewise.
+    pub emptiest: (NodeId, (u32, u32)),
 }
 
 /// From when on something is done.
@@ -412,8 +470,28 @@ mod tests {
     fn bands_move_from_full_nodes_to_empty_ones_unless_a_domain_forbids_it() {
         let nodes = nodes(&[view(0, 0, 90), view(1, 1, 50), view(2, 2, 50), view(3, 2, 10)]);
         let spread = Need::Copy(Urgency::Spread);
+        let moves = |holders: &[u32]| nodes.moves(Instant(0), &band(holders), LIMITS.spread);
         assert_eq!(nodes.need(Instant(0), &band(&[0, 1]), 2, LIMITS), spread);
-        assert_eq!(nodes.need(Instant(0), &band(&[0, 2]), 2, LIMITS), Need::Nothing);
-        assert_eq!(nodes.need(Instant(0), &band(&[1, 2]), 2, LIMITS), Need::Nothing);
+        assert_eq!(moves(&[0, 1]), Some(NodeId(0)));
+        assert_eq!(moves(&[0, 2]), Some(NodeId(0)), "not as far, but nearer");
+        assert_eq!(moves(&[1, 2]), Some(NodeId(2)), "within its domain");
+        assert_eq!(moves(&[1, 3]), None);
+    }
+
+    #[test]
+    fn one_node_that_is_far_from_all_others_is_emptied_though_each_of_those_has_what_it_should() {
+        let mut views: Vec<NodeView> = (0..20).map(|node| view(node, node, 50)).collect();
+        views[0].bands_used = 90;
+        let nodes = nodes(&views);
+        assert_eq!(nodes.moves(Instant(0), &band(&[0, 3]), 0.2), Some(NodeId(0)));
+        let apart = nodes.apart().expect("there are nodes");
+        assert!((apart.share - 0.4).abs() < 1e-6, "{apart:?}");
+        assert_eq!((apart.fullest, apart.emptiest.1), ((NodeId(0), (90, 100)), (50, 100)));
+    }
+
+    #[test]
+    fn nodes_that_differ_by_a_band_do_not_change_places_however_near_they_are_to_be() {
+        let nodes = nodes(&[view(0, 0, 51), view(1, 1, 50), view(2, 2, 50)]);
+        assert_eq!(nodes.moves(Instant(0), &band(&[0, 1]), 0.001), None);
     }
 }

@@ -1,10 +1,10 @@
 //! How far repair has come, for people.
 
-use super::{Repair, Round};
+use super::{Apart, Repair, Round};
 use flash::{Instant, SECOND};
 
 /// How far repair has come.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
     /// Bands with too few copies.
     pub lacking: u64,
@@ -30,6 +30,8 @@ pub struct Progress {
     pub damaged: u64,
     /// All is repaired that its rounds up to this one found, and whatever else lacked a copy.
     pub mended_rounds: u64,
+    /// How far nodes are from being filled alike.
+    pub apart: Option<Apart>,
     /// Nodes that are away, but not for long enough to copy what they have.
     pub away: u64,
     /// All bands were looked at since the volume was opened; else the numbers of bands are too small.
@@ -60,6 +62,7 @@ impl<D> Repair<D> {
             found: (self.scrub.last, self.scrub.round),
             damaged: self.damaged.len() as u64,
             mended_rounds: self.scan.mended,
+            apart: self.nodes.apart(),
             away: self.nodes.away(),
             is_counted: self.scan.is_counted,
         }

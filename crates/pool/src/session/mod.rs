@@ -143,6 +143,8 @@ pub enum Input<'a, D> {
     Checkpoints(u64),
     /// The controller's weights and modes.
     Plan(Plan),
+    /// What a node that is reached says of itself by now.
+    Facts(NodeFacts),
     /// Whether the volume is idle enough for scrub.
     Idle(bool),
     /// A round of scrub begins now.
@@ -382,6 +384,10 @@ impl<D: Clone> Session<D> {
                 // Whoever comes next waits for the lease, if there is one.
                 self.state = State::Over;
                 self.outputs.push_back(Output::Released);
+                return;
+            }
+            Input::Facts(facts) => {
+                self.up.entry(facts.node).and_modify(|known| *known = *facts);
                 return;
             }
             Input::Checkpoints(_) | Input::Idle(_) | Input::Scrub | Input::Spread(_) => return,

@@ -41,6 +41,8 @@ pub(super) struct Serving<D> {
     links: BTreeMap<NodeId, Link<D>>,
     /// What nodes last said of themselves.
     facts: BTreeMap<NodeId, NodeFacts>,
+    /// When repair is told what they have said since.
+    views_at: Option<Instant>,
     /// Nodes that the next opening does not ask.
     clear: BTreeSet<NodeId>,
     /// Those of which that is not on record yet: nothing may be put there any more.
@@ -126,6 +128,7 @@ impl<D: Clone> Serving<D> {
             records: nodes.collect(),
             links: BTreeMap::new(),
             facts: up.clone(),
+            views_at: None,
             clear: opened.clear.iter().copied().collect(),
             clearing: BTreeSet::new(),
             emptied: BTreeSet::new(),
@@ -188,6 +191,7 @@ impl<D: Clone> Serving<D> {
             self.remote.deadline(),
             self.repair.deadline(now),
             Some(self.members.deadline()),
+            self.views_at,
         ];
         parts.into_iter().flatten().chain(links).min()
     }
@@ -317,6 +321,7 @@ impl<D: Clone> Serving<D> {
             }
             Input::Checkpoints(checkpoints) => self.standing.checkpoints(checkpoints),
             Input::Plan(plan) => self.remote.handle(now, client::Input::Plan(plan)),
+            Input::Facts(facts) => self.heard(facts),
             Input::Idle(idle) => self.repair(RepairInput::Idle(idle)),
             Input::Scrub => self.repair(RepairInput::Scrub),
             Input::Spread(share) => self.repair(RepairInput::Spread(share)),
@@ -376,6 +381,9 @@ impl<D: Clone> Serving<D> {
         }
         if is_due(self.remote.deadline()) {
             self.remote.handle(now, client::Input::Deadline);
+        }
+        if is_due(self.views_at) {
+            self.views();
         }
         if is_due(self.repair.deadline(now)) {
             self.repair(RepairInput::Deadline);

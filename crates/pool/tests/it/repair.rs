@@ -669,6 +669,31 @@ fn scrub_for(world: &mut World, ns: u64) -> Progress {
     world.repair.progress(Instant(world.now))
 }
 
+/// As near as whole bands come, and then it ends. Where a domain bars the emptiest node a band moves to one between, and
+/// another one from there, so it is more than one move for each band that a node has too many.
+#[test]
+fn bands_are_spread_until_nodes_differ_by_a_band_and_no_further() {
+    let mut world = World::new(5, None);
+    let used =
+        |world: &World| world.nodes.iter().map(|node| node.bands.len() as i64).collect::<Vec<_>>();
+    let before = used(&world);
+    let all: i64 = before.iter().sum();
+    let too_many: i64 = before.iter().map(|used| (used - all / i64::from(NODES)).max(0)).sum();
+    assert!(too_many > 10, "{before:?}");
+    world.tell(RepairInput::Spread(0.001));
+    for _ in 0..60 {
+        world.run(world.now + SECOND);
+        world.count();
+    }
+    let after = used(&world);
+    let apart = after.iter().max().expect("nodes") - after.iter().min().expect("nodes");
+    assert!(apart <= 1, "{after:?}");
+    let progress = world.repair.progress(Instant(world.now));
+    assert_eq!((progress.spreading, progress.copying), (0, 0), "{progress:?}");
+    let copies = world.copies as i64;
+    assert!(copies <= 2 * too_many, "{copies} for {too_many} too many: {before:?}, {after:?}");
+}
+
 /// No other node can have it: the damaged one makes place.
 #[test]
 fn a_damaged_copy_is_made_anew_where_it_was_if_no_other_node_can_take_it() {

@@ -59,6 +59,8 @@ pub struct Dialed {
 pub enum Reached {
     /// A link was made.
     Up(NodeFacts),
+    /// What a node that is up says of itself by now.
+    Facts(NodeFacts),
     /// It is gone, and why.
     Down(NodeId, String),
     /// A node answers.
@@ -190,6 +192,20 @@ impl Reach {
         true
     }
 
+    /// Greets all that are up once more: each says how full it is by now.
+    pub fn greet(&mut self) {
+        let up = self.targets.iter().filter_map(|(node, target)| match target.state {
+            State::Up(index) => Some((*node, index)),
+            _ => None,
+        });
+        for (node, index) in up.collect::<Vec<_>>() {
+            let Caller { pool, name, .. } = self.caller.clone();
+            let hello = Hello { pool, node, name, facts: None };
+            self.links[index].link.say(&Message::Hello(hello)).expect("a name is short");
+            self.stir(index);
+        }
+    }
+
     /// The next turn looks at the link.
     fn stir(&mut self, index: u32) {
         if !std::mem::replace(&mut self.links[index].dirty, true) {
@@ -295,6 +311,12 @@ impl Reach {
                 target.state = State::Up(index);
                 target.pause_ns = AGAIN_NS;
                 self.events.push_back(Reached::Up(facts));
+                Ok(())
+            }
+            (State::Up(_), Message::Hello(Hello { facts: Some(facts), .. }))
+                if facts.node == node =>
+            {
+                self.events.push_back(Reached::Facts(facts));
                 Ok(())
             }
             (State::Up(_), Message::Answer { id, answer, signals }) => {

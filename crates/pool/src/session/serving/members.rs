@@ -14,6 +14,9 @@ use std::collections::BTreeMap;
 /// A node that would not flush is taken in anew after this at most.
 const REJOIN_NS_MAX: u64 = 30 * SECOND;
 
+/// What nodes say of themselves is put together for so long.
+const VIEWS_NS: u64 = SECOND / 4;
+
 /// One that has been here for so long is as good as one that always was.
 const CALM_NS: u64 = 60 * SECOND;
 
@@ -173,8 +176,19 @@ impl<D: Clone> Serving<D> {
         self.clear.contains(&node) || self.clearing.contains(&node)
     }
 
+    /// A node says how full it is by now. What is to be spread, and where there is room, is told by that.
+    pub(super) fn heard(&mut self, facts: NodeFacts) {
+        let known = self.facts.get_mut(&facts.node).filter(|known| **known != facts);
+        if let Some(known) = known {
+            *known = facts;
+            // Many are heard of at a time, and a look at all bands follows.
+            self.views_at.get_or_insert(self.now + VIEWS_NS);
+        }
+    }
+
     /// What repair is to make of all nodes.
     pub(super) fn views(&mut self) {
+        self.views_at = None;
         let view = |record: &NodeRecord| {
             let NodeRecord { node, domain, state, .. } = *record;
             let is_clear = state == NodeState::In && self.is_clear(node);

@@ -179,6 +179,13 @@ impl Guests {
                 }
                 Ok(())
             }
+            // He greets once more to hear how full the node is by now.
+            Message::Hello(Hello { pool, node, name, .. })
+                if (pool, node) == (self.pool, facts.node) && guest.name.as_ref() == Ok(&name) =>
+            {
+                let own = Hello { pool, node, name, facts: Some(facts) };
+                guest.link.say(&Message::Hello(own)).map_err(|error| error.to_string())
+            }
             Message::Ask { id, ask } if guest.name.is_ok() => {
                 self.wanted.push_back(Wanted::Ask { peer: guest.peer, id, ask });
                 Ok(())

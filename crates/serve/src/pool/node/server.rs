@@ -378,7 +378,7 @@ impl NodeServer {
 
     fn reached(&mut self, now: Instant, reached: Reached) {
         match reached {
-            Reached::Up(_) => {}
+            Reached::Up(_) | Reached::Facts(_) => {}
             Reached::Answer { node, id, answer, .. } => {
                 if let Some(asked) = self.asked.get_mut(&node) {
                     asked.retain(|other| *other != id);

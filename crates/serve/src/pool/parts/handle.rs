@@ -7,7 +7,8 @@ use crate::pool::volume::{Notice, VolumeStatus, When};
 use crate::runtime::shard::Mailbox;
 use crate::sockets::{self, Access, SocketFile, Speaks};
 use flash::MILLISECOND;
-use pool::repair::Round;
+use pool::repair::{Apart, Round};
+use pool::words::NodeId;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -226,6 +227,17 @@ fn round_json(round: Round) -> Value {
     })
 }
 
+/// The fullest node and the emptiest.
+fn apart_json(apart: &Apart) -> Value {
+    let node = |(node, (bands_used, bands)): (NodeId, (u32, u32))| json!({ "node": node.0, "bands_used": bands_used, "bands": bands });
+    json!({
+        "percent": 100.0 * apart.share,
+        "band_percent": 100.0 * apart.step,
+        "fullest": node(apart.fullest),
+        "emptiest": node(apart.emptiest),
+    })
+}
+
 fn volume_json(status: &VolumeStatus) -> Value {
     let nodes = status.nodes.iter();
     let mut value = json!({
@@ -253,6 +265,7 @@ fn volume_json(status: &VolumeStatus) -> Value {
             "scrub_finds": round_json(progress.found.1),
             "bands_damaged": progress.damaged,
             "scrub_rounds_mended": progress.mended_rounds,
+            "apart": progress.apart.map(|apart| apart_json(&apart)),
         });
     }
     if let Some(counters) = status.counters {

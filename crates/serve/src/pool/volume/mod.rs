@@ -48,6 +48,9 @@ const WAKE: u32 = u32::MAX;
 /// To give the volume back may take so long; who opens it next waits for the lease else.
 const RELEASE_NS: u64 = 2 * SECOND;
 
+/// Nodes are asked so often how full they are: by that bands are spread.
+const GREET_NS: u64 = 5 * SECOND;
+
 /// Takes an answer to wherever somebody waits for it.
 pub type Tell<T> = Box<dyn FnOnce(T) + Send>;
 
@@ -128,6 +131,8 @@ pub struct VolumeBackend {
     released: bool,
     checkpoints: u64,
     scrubbing: Scrubbing,
+    /// When nodes are asked next how full they are.
+    greet_at: Instant,
     now: Instant,
 }
 
@@ -172,6 +177,7 @@ impl VolumeBackend {
             released: false,
             checkpoints: 0,
             scrubbing: Scrubbing::new(Instant(0)),
+            greet_at: Instant(GREET_NS),
             now: Instant(0),
         }
     }
@@ -235,6 +241,10 @@ impl VolumeBackend {
         }
         if self.session.deadline(now).is_some_and(|at| at <= now) {
             self.handle(now, Input::Deadline);
+        }
+        if now >= self.greet_at {
+            self.greet_at = now + GREET_NS;
+            self.reach.greet();
         }
         self.scrub(now);
         self.begin_anew(now);
@@ -301,6 +311,7 @@ impl VolumeBackend {
                 tracing::info!(node = facts.node.0, "a node is reached");
                 self.handle(now, Input::Up(facts));
             }
+            Reached::Facts(facts) => self.handle(now, Input::Facts(facts)),
             Reached::Down(node, why) => {
                 tracing::warn!(node = node.0, why, "the link to a node is gone");
                 self.handle(now, Input::Down { node });
@@ -336,7 +347,10 @@ impl VolumeBackend {
             }
             Notice::GoOn => self.handle(now, Input::GoOn),
             Notice::Scrub(when, answer) => answer(self.set_scrub(now, when)),
-            Notice::Spread(share) => self.handle(now, Input::Spread(share)),
+            Notice::Spread(share) => {
+                self.reach.greet();
+                self.handle(now, Input::Spread(share));
+            }
             Notice::Status(answer) => answer(self.status(now)),
             Notice::Repair(answer) => answer(self.session.repair(now)),
         }
@@ -431,7 +445,8 @@ impl Backend for VolumeBackend {
             Reopening::Opening if self.opened.is_some() => Some(Instant(0)),
             _ => None,
         };
-        let all = [self.session.deadline(self.now), self.reach.deadline(), scrub, released];
+        let (session, reach) = (self.session.deadline(self.now), self.reach.deadline());
+        let all = [session, reach, scrub, released, Some(self.greet_at)];
         all.into_iter().flatten().min()
     }
 

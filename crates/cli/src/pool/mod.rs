@@ -57,7 +57,7 @@ enum Command {
     /// Serve a volume of the pool to NBD clients, until a signal
     #[command(after_help = "Examples:\n  \
         weir pool client --config client.toml")]
-    Client(Part),
+    Client(parts::Client),
     /// Ask a node or a client on this machine how it does
     #[command(after_help = "Examples:\n  \
         weir pool ask weir-pool/node-1.sock status\n  \
@@ -150,7 +150,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         Command::Slow(args) => up::slow(args),
         Command::Wear(args) => up::wear(args),
         Command::Node(part) => parts::node(part),
-        Command::Client(part) => parts::client(part),
+        Command::Client(args) => parts::client(args),
         Command::Ask(args) => parts::ask(args),
         Command::Certs(args) => certs::run(args),
         Command::Plane(part) => plane(part),

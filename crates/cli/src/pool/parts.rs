@@ -32,8 +32,19 @@ pub fn node(part: &Part) -> Result<End, Failure> {
     Ok(End::Good)
 }
 
-pub fn client(part: &Part) -> Result<End, Failure> {
-    let config = VolumeConfig::load(&part.config).map_err(failure)?;
+#[derive(clap::Args)]
+pub struct Client {
+    #[command(flatten)]
+    part: Part,
+    /// After the loss of nodes: have the blocks that are refused because they may be older than what was written last, as
+    /// they were found, and write again. For this one start
+    #[arg(long)]
+    salvage: bool,
+}
+
+pub fn client(args: &Client) -> Result<End, Failure> {
+    let mut config = VolumeConfig::load(&args.part.config).map_err(failure)?;
+    config.server.ftl.salvage = args.salvage;
     let tls = config.server.nbd.tls.is_some();
     parts::run_volume(&config, |ready| say(&greeting(ready, tls))).map_err(failure)?;
     Ok(End::Good)

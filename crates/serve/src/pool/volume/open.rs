@@ -192,6 +192,7 @@ fn mount(
 ) -> Result<Started, String> {
     let is_whole = opened.refused.is_empty() && opened.complete;
     let is_new = opened.bands.is_empty() && is_whole;
+    let lacks = |error: String| if is_whole { error } else { without(opened, &error) };
     let mut medium: Box<dyn Backend> = Box::new(backend);
     let mut format = is_new;
     loop {
@@ -199,7 +200,13 @@ fn mount(
         let mut engine = engine(medium, format, options, (ring, &clock))?;
         let error = match run_until_ready(&mut engine, ring, &clock) {
             Ok(Ok(report)) => match as_recorded(report, &options.record) {
-                Ok(report) => return Ok((engine, clock, report)),
+                Ok(report) if is_whole || refused(&report) == 0 => {
+                    return Ok((engine, clock, report));
+                }
+                Ok(report) => lacks(format!(
+                    "of {} blocks nobody knows whether they were written later",
+                    refused(&report)
+                )),
                 Err(error) => error,
             },
             Ok(Err(MountError::NotFormatted))
@@ -212,13 +219,32 @@ fn mount(
                 (medium, format) = (engine.medium, true);
                 continue;
             }
-            Ok(Err(error)) => error.to_string(),
+            Ok(Err(MountError::NotFormatted)) if !is_whole => {
+                lacks("what its recovery begins with is nowhere else".into())
+            }
+            Ok(Err(error)) => lacks(error.to_string()),
             Err(error) => error,
         };
         engine.medium.end(&mut || clock.now(), ring);
         ring.free(engine);
         return Err(error);
     }
+}
+
+/// Blocks whose reads would fail, and with them all writes, as they may be older than what was written last.
+fn refused(report: &MountReport) -> u64 {
+    report.blocks_refused + report.rebuilt.as_ref().map_or(0, |rebuilt| rebuilt.blocks_refused)
+}
+
+/// Why a volume that was opened without waiting for nodes that are away cannot be used, and what to do.
+fn without(opened: &Opened, error: &str) -> String {
+    let away: Vec<String> = opened.away.iter().map(|node| node.0.to_string()).collect();
+    format!(
+        "without nodes {}, which are away, the volume cannot be used: {error}. Bring them back and start the client again: \
+         where it is not told to go on (`client.go_on`) it waits for them. If they are gone for good, `weir pool client \
+         --salvage` has what was found shown, which may be older than what was written last, where enough of it was found",
+        away.join(", ")
+    )
 }
 
 /// The engine over what was taken over; what is below goes as it should if there can be none.

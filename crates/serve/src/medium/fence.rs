@@ -42,8 +42,14 @@ pub enum Lost {
     To(Option<u64>),
     /// Another client has opened the volume of a pool, with this generation or a later one.
     ToClient(u64),
-    /// Nobody knows whose the volume of a pool is: its control plane was not reached in time.
+    /// That, or it was deleted: its control plane could not be asked which.
+    ToSomebody(u64),
+    /// The volume of a pool was deleted while it was open.
+    Deleted,
+    /// Nobody knew whose the volume of a pool was, as its control plane was not reached in time, or it is another one's.
     Lease,
+    /// That, or it was deleted: its control plane could not be asked which.
+    LeaseOrDeleted,
     /// The volume of a pool has grown, and could not be opened anew.
     Unopened,
     /// The FTL of a volume of a pool found no way to go on writing.
@@ -60,10 +66,23 @@ impl fmt::Display for Lost {
             ),
             Self::ToClient(generation) => write!(
                 f,
-                "another client has opened the volume, with generation {generation}, or it was deleted: this one writes \
-                 and acknowledges nothing any more; end one of the two"
+                "another client has opened the volume, with generation {generation}: this one writes and acknowledges \
+                 nothing any more; end one of the two"
+            ),
+            Self::ToSomebody(generation) => write!(
+                f,
+                "another client has opened the volume, with generation {generation}, or it was deleted: the control plane, \
+                 which knows, does not answer. This one writes and acknowledges nothing any more; end one of the two"
+            ),
+            Self::Deleted => f.write_str(
+                "the volume was deleted from the pool while this client had it open, so that nothing is left to be served: \
+                 do not start it again",
             ),
             Self::Lease => f.write_str(
+                "the lease of the volume was lost: somebody else may have opened it, so this one writes and acknowledges \
+                 nothing any more; start it again",
+            ),
+            Self::LeaseOrDeleted => f.write_str(
                 "the lease of the volume was lost: somebody else may have opened it, or deleted it, so this one writes and \
                  acknowledges nothing any more; start it again",
             ),

@@ -28,8 +28,9 @@ use crate::runtime::shard::{CoreSettings, Mailbox};
 use flash::{Command, Completion, Geometry, Health, Instant, SECOND, SlotWrite};
 use ftl::policy::UnitWeights;
 use pool::client::{Counters, End, Over, Plan};
-use pool::control::contract::{PlaneAnswer, PlaneAskId};
-use pool::control::values::VolumeRecord;
+use pool::control::contract::{PlaneAnswer, PlaneAsk, PlaneAskId};
+use pool::control::keys;
+use pool::control::values::{Value, VolumeRecord};
 use pool::controller::weights::Weights;
 use pool::message::{Answer, Slot};
 use pool::node::store::Data;
@@ -50,6 +51,10 @@ const RELEASE_NS: u64 = 2 * SECOND;
 
 /// Nodes are asked so often how full they are: by that bands are spread.
 const GREET_NS: u64 = 5 * SECOND;
+
+/// What is asked when the volume is lost: no part of a session asks by this number. It is waited for so long.
+const WHOSE: PlaneAskId = PlaneAskId(u64::MAX);
+const WHOSE_NS: u64 = 2 * SECOND;
 
 /// Takes an answer to wherever somebody waits for it.
 pub type Tell<T> = Box<dyn FnOnce(T) + Send>;
@@ -125,6 +130,8 @@ pub struct VolumeBackend {
     weights: UnitWeights,
     are_weights_new: bool,
     lost: Option<Lost>,
+    /// The session is over, as another one has the volume or deleted it: which is asked until then.
+    fenced: Option<(Over, Instant)>,
     /// The engine has not been told of it yet.
     loss_due: bool,
     opened: Option<Result<Box<Opened>, SessionError>>,
@@ -172,6 +179,7 @@ impl VolumeBackend {
             weights: UnitWeights::default(),
             are_weights_new: false,
             lost: None,
+            fenced: None,
             loss_due: false,
             opened: None,
             released: false,
@@ -212,11 +220,10 @@ impl VolumeBackend {
             // It is asked for before each reply.
             Output::Lease { .. } => {}
             Output::Fenced(over) => {
-                self.lost = Some(match over {
-                    Over::Stale { highest } => Lost::ToClient(highest.0),
-                    Over::LeaseLost => Lost::Lease,
-                });
-                self.loss_due = true;
+                // Whoever deletes a volume takes it over, too: which of both it was the control plane knows.
+                let key = keys::volume(self.options.record.volume);
+                self.plane.ask(WHOSE, PlaneAsk::Get { key });
+                self.fenced = Some((over, now + WHOSE_NS));
             }
             Output::Noted(note) => log(&note),
             Output::Grown(_) if self.options.settings.map_bytes > 0 => tracing::warn!(
@@ -226,6 +233,40 @@ impl VolumeBackend {
             Output::Grown(record) => self.reopening = Reopening::Due(record),
             Output::Released => self.released = true,
         }
+    }
+
+    fn lose(&mut self, lost: Lost) {
+        self.fenced = None;
+        self.lost.get_or_insert(lost);
+        self.loss_due = true;
+    }
+
+    /// The control plane says whose the volume is by now.
+    fn told_whose(&mut self, answer: &PlaneAnswer) {
+        let Some((over, _)) = self.fenced else { return };
+        let key = keys::volume(self.options.record.volume);
+        match answer {
+            PlaneAnswer::Value { kept: None, .. } => self.lose(Lost::Deleted),
+            PlaneAnswer::Value { kept: Some(kept), .. } => {
+                let record = VolumeRecord::decode(&key, &kept.value);
+                self.lose(match record.is_ok_and(|record| record.is_deleted) {
+                    true => Lost::Deleted,
+                    false => match over {
+                        Over::Stale { highest } => Lost::ToClient(highest.0),
+                        Over::LeaseLost => Lost::Lease,
+                    },
+                });
+            }
+            _ => self.lose_untold(over),
+        }
+    }
+
+    /// The control plane does not say whether the volume is another one's or nobody's.
+    fn lose_untold(&mut self, over: Over) {
+        self.lose(match over {
+            Over::Stale { highest } => Lost::ToSomebody(highest.0),
+            Over::LeaseLost => Lost::LeaseOrDeleted,
+        });
     }
 
     /// Hears all that there is, and has said what there is to say.
@@ -241,6 +282,9 @@ impl VolumeBackend {
         }
         if self.session.deadline(now).is_some_and(|at| at <= now) {
             self.handle(now, Input::Deadline);
+        }
+        if let Some((over, _)) = self.fenced.filter(|(_, until)| now >= *until) {
+            self.lose_untold(over);
         }
         if now >= self.greet_at {
             self.greet_at = now + GREET_NS;
@@ -338,6 +382,7 @@ impl VolumeBackend {
     fn told(&mut self, now: Instant, notice: Notice) {
         match notice {
             Notice::Dialed(dialed) => self.reach.dialed(now, dialed),
+            Notice::Plane(_, WHOSE, answer) => self.told_whose(&answer),
             Notice::Plane(of, id, answer) if of == self.reopenings => {
                 self.handle(now, Input::Plane { id, answer: &answer });
             }
@@ -405,12 +450,16 @@ impl Backend for VolumeBackend {
         ring: &mut Ring,
         take: &mut dyn FnMut(Completion<'_>),
     ) -> bool {
-        if self.ends.is_empty() {
+        if self.ends.is_empty() || self.fenced.is_some() {
             self.run(now, ring);
         }
         if std::mem::take(&mut self.loss_due) {
             // The engine looks whether the volume is lost before it goes on.
             return true;
+        }
+        if self.fenced.is_some() {
+            // What ends now ends as the volume is lost, which is told first.
+            return false;
         }
         let Some(end) = self.ends.pop_front() else { return false };
         data::complete(end, self.empty_crc, views, take);
@@ -435,7 +484,8 @@ impl Backend for VolumeBackend {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        if !self.ends.is_empty() || self.loss_due || !self.armed {
+        let has_ends = !self.ends.is_empty() && self.fenced.is_none();
+        if has_ends || self.loss_due || !self.armed {
             return Some(Instant(0));
         }
         let scrub = self.scrubbing.deadline().filter(|_| self.session.generation().is_some());
@@ -445,8 +495,9 @@ impl Backend for VolumeBackend {
             Reopening::Opening if self.opened.is_some() => Some(Instant(0)),
             _ => None,
         };
+        let fenced = self.fenced.map(|(_, until)| until);
         let (session, reach) = (self.session.deadline(self.now), self.reach.deadline());
-        let all = [session, reach, scrub, released, Some(self.greet_at)];
+        let all = [session, reach, scrub, released, fenced, Some(self.greet_at)];
         all.into_iter().flatten().min()
     }
 

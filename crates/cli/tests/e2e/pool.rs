@@ -3,6 +3,7 @@
 
 use crate::nbd::Client;
 use crate::scratch::{Scratch, Tmpfs};
+use crate::tools::said as told_by;
 use crate::tools::{output, pattern, root_and, said, weir, weir_path};
 use pool::control::contract::Change;
 use serde_json::Value;
@@ -61,12 +62,7 @@ impl Part {
 
     /// The same, of a part of which there are several, by a name of its own.
     fn start_as(scratch: &Scratch, (what, name): (&str, &str), config: &str) -> Self {
-        let log = scratch.path().join(format!("{name}.log"));
-        let file = File::create(&log).expect("a scratch file");
-        let mut command = Command::new(weir_path());
-        command.args(["pool", what, "--config", config]).stdin(Stdio::null());
-        let child = command.stdout(Stdio::piped()).stderr(file).spawn().expect("weir starts");
-        let mut part = Self { child, log, ready: String::new() };
+        let mut part = Self::begin(scratch, (what, name), config);
         let out = BufReader::new(part.child.stdout.take().expect("a pipe"));
         let (to, ready) = mpsc::channel();
         std::thread::spawn(move || {
@@ -77,6 +73,16 @@ impl Part {
         let line = line.unwrap_or_else(|| panic!("{what} is not ready: {}", part.said()));
         part.ready = line.trim_start_matches("ready").trim().to_owned();
         part
+    }
+
+    /// Starts it, and does not wait.
+    fn begin(scratch: &Scratch, (what, name): (&str, &str), config: &str) -> Self {
+        let log = scratch.path().join(format!("{name}.log"));
+        let file = File::create(&log).expect("a scratch file");
+        let mut command = Command::new(weir_path());
+        command.args(["pool", what, "--config", config]).stdin(Stdio::null());
+        let child = command.stdout(Stdio::piped()).stderr(file).spawn().expect("weir starts");
+        Self { child, log, ready: String::new() }
     }
 
     /// Ends it well.
@@ -361,4 +367,134 @@ fn a_node_on_a_full_file_system_says_so_and_takes_writes_again_when_there_is_roo
     }
     assert!(!small.said().contains("panicked"), "{}", small.said());
     small.stop();
+}
+
+/// A pool of processes: the control plane, nodes on plain files, and a volume of two copies.
+struct Whole {
+    scratch: Scratch,
+    id: String,
+    plane: String,
+    admin: String,
+    _plane: Part,
+    nodes: Vec<Option<Part>>,
+}
+
+impl Whole {
+    fn new(name: &str, nodes: usize) -> Self {
+        let scratch = Scratch::new(name);
+        let parts: Vec<String> = (1..=nodes).map(|node| format!("node-{node}")).collect();
+        let parts = parts.iter().map(String::as_str).chain(["plane", "client", "admin"]);
+        let id = certificates(&scratch, "certs", &parts.collect::<Vec<_>>());
+        let plane = format!("[plane]\naddress = \"{}\"\n", free_address());
+        let of = |part: &str| config(&scratch, (&id, "certs", part), &plane);
+        let (server, admin) = (Part::start(&scratch, "plane", &of("plane")), of("admin"));
+        let nodes = (0..nodes).map(|_| None).collect();
+        Self { scratch, id, plane, admin, _plane: server, nodes }
+    }
+
+    /// Each in a domain of its own.
+    fn start_node(&mut self, node: usize) {
+        let more = format!(
+            "{}[node]\nid = {node}\nlisten = \"127.0.0.1:0\"\n[device]\nmode = \"raw\"\nkind = \"file\"\npath = \
+             \"drive-{node}\"\nchannels = 4\ncapacity = \"128MiB\"\n[raw]\ngang = 1\n",
+            self.plane
+        );
+        let name = format!("node-{node}");
+        let config = config(&self.scratch, (&self.id, "certs", &name), &more);
+        let part = Part::start_as(&self.scratch, ("node", &name), &config);
+        let number = node.to_string();
+        let join = ["pool", "join", &number, "--domain", &number, "--address", &part.ready];
+        done(&[&join[..], &["--config", &self.admin]].concat());
+        self.nodes[node - 1] = Some(part);
+    }
+
+    fn create(&self) {
+        let create = ["pool", "volume", "create", "data", "--size", "48MiB", "--band", "3MiB"];
+        done(&[&create[..], &["--config", &self.admin]].concat());
+    }
+
+    fn client_config(&self, more: &str) -> String {
+        let served = format!(
+            "{}[client]\nvolume = \"data\"\ncontrol = \"client.sock\"\n{more}[nbd]\nunix = \"nbd.sock\"\n[http]\n\
+             address = \"127.0.0.1:0\"\n",
+            self.plane
+        );
+        config(&self.scratch, (&self.id, "certs", "client"), &served)
+    }
+
+    fn start_client(&self) -> Part {
+        Part::start(&self.scratch, "client", &self.client_config(""))
+    }
+}
+
+/// A client heard how full nodes are when it reached them, and never again: it took those that it had filled itself for
+/// empty ones, and the new one for as full as they.
+#[test]
+fn bands_move_to_a_node_that_joins_a_pool_that_was_filled_since_its_client_began() {
+    let mut pool = Whole::new("pool-rebalance", 4);
+    (1..=3).for_each(|node| pool.start_node(node));
+    pool.create();
+    let _client = pool.start_client();
+    write_all(&pool.scratch, 1);
+    pool.start_node(4);
+    let socket = pool.scratch.file("client.sock");
+    let begun = Instant::now();
+    let reached = || {
+        let status = json(&["pool", "ask", &socket]);
+        status["nodes"].as_array().is_some_and(|nodes| nodes.len() == 4 && nodes[3]["up"] == true)
+    };
+    while !reached() {
+        assert!(begun.elapsed() < PATIENCE, "the new node is not reached");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // Bands that still take writes do not move, and are many of so small a volume.
+    let spread = json(&["pool", "rebalance", &socket, "--within", "35", "--wait", "--json"]);
+    let apart = &spread["repair"]["apart"];
+    assert!(apart["percent"].as_f64().is_some_and(|percent| percent <= 35.0), "{spread:#}");
+    assert!(apart["emptiest"]["bands_used"].as_u64() >= Some(5), "{spread:#}");
+    check_all(&pool.scratch, 1);
+}
+
+#[test]
+fn a_client_says_which_nodes_its_volume_cannot_do_without_and_that_it_was_deleted() {
+    let mut pool = Whole::new("pool-told", 4);
+    (1..=2).for_each(|node| pool.start_node(node));
+    pool.create();
+    let client = pool.start_client();
+    write_all(&pool.scratch, 1);
+    client.stop();
+    // The others have nothing of it.
+    (3..=4).for_each(|node| pool.start_node(node));
+    (0..2).for_each(|at| pool.nodes[at].take().expect("it runs").kill());
+    // It is told to go on, and cannot.
+    let config = pool.client_config("go_on = true\n");
+    let mut client = Part::begin(&pool.scratch, ("client", "client-alone"), &config);
+    assert!(!client.ended().success(), "{}", client.said());
+    let said = client.said();
+    assert!(said.contains("without nodes 1, 2, which are away"), "{said}");
+    assert!(said.contains("Bring them back") && !said.contains("never formatted"), "{said}");
+    // Else it waits, and says for whom.
+    let waits = Part::begin(&pool.scratch, ("client", "client-waits"), &pool.client_config(""));
+    let begun = Instant::now();
+    let socket = pool.scratch.file("client.sock");
+    let told = || {
+        let asked = weir(&["pool", "ask", &socket]);
+        let text = told_by(&asked);
+        text.contains("waiting for") && (text.contains("nodes 1, 2") || text.contains("nodes 2, 1"))
+    };
+    while !told() {
+        assert!(begun.elapsed() < PATIENCE, "{}", waits.said());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    waits.kill();
+    (1..=2).for_each(|node| pool.start_node(node));
+    let mut client = pool.start_client();
+    check_all(&pool.scratch, 1);
+    done(&["pool", "volume", "delete", "data", "--force", "--config", &pool.admin]);
+    assert_eq!(client.ended().code(), Some(2), "{}", client.said());
+    let said = client.said();
+    assert!(
+        said.contains("was deleted from the pool") && !said.contains("another client"),
+        "{said}"
+    );
 }

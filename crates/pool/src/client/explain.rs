@@ -6,7 +6,7 @@ use super::nodes::Node;
 use super::shares::{Shares, WANTED_MAX};
 use super::{Output, Over, Remote};
 use crate::words::NodeId;
-use flash::BLOCK_BYTES;
+use flash::{BLOCK_BYTES, BlockId};
 use ftl::policy::{UnitWeights, WEIGHT_FULL};
 
 /// What was counted since the client was made.
@@ -166,10 +166,9 @@ impl<D: Clone> Remote<D> {
     /// gets its part. A lane likewise for another band if the plane has the opening that comes next; else a page would
     /// wait there for the plane while other lanes could take it.
     pub(super) fn weigh(&mut self) {
-        let (now, blocks) = (self.now, self.programs.blocks());
+        let now = self.now;
         let targets = self.nodes.write_targets(now);
-        let open: Vec<Vec<NodeId>> =
-            blocks.iter().map(|&block| self.programs.nodes(block)).collect();
+        let (blocks, open): (Vec<BlockId>, Vec<&[NodeId]>) = self.programs.open().unzip();
         let shares = Shares::new(&targets, &open);
         let of_next = |lane| match self.lanes.next(lane) {
             Next::None => weight(1.0),
@@ -177,7 +176,7 @@ impl<D: Clone> Remote<D> {
             Next::Ready(opening) => weight(shares.of(opening.members.nodes())),
         };
         let next = (0..self.config.geometry.units).map(of_next).collect();
-        let open = blocks.iter().zip(&open).map(|(&block, members)| {
+        let open = blocks.into_iter().zip(open).map(|(block, members)| {
             // One that waits for its opening has no members yet.
             let wanted = if members.is_empty() { 0.0 } else { shares.of(members) };
             let stays = |node: &NodeId| shares.has(*node) || self.nodes.lingers(now, *node);

@@ -167,9 +167,12 @@ impl<D: Clone> Programs<D> {
         self.unbound.contains(&block)
     }
 
-    /// All that take pages.
-    pub fn blocks(&self) -> Vec<BlockId> {
-        self.bands.keys().copied().collect()
+    /// All that take pages, each with its members: none while it waits for an opening.
+    pub fn open(&self) -> impl Iterator<Item = (BlockId, &[NodeId])> {
+        self.bands.iter().map(|(&block, band)| {
+            let members = band.name.map_or(&[][..], |_| band.header.members.nodes());
+            (block, members)
+        })
     }
 
     /// Those of which this node is a member.

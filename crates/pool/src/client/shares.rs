@@ -8,8 +8,7 @@
 //!
 //! Invariant: a node of which nothing is open has the largest factor: the bands that are opened next are for it.
 
-use crate::words::NodeId;
-use std::collections::BTreeMap;
+use crate::words::{MEMBERS_MAX, NodeId};
 
 /// Turns: what is left over is less than what changes until the next time.
 const TURNS: usize = 8;
@@ -23,64 +22,98 @@ pub const WANTED_MAX: f64 = 4.0;
 /// A node that takes writes.
 #[derive(Clone, Copy, Debug)]
 struct Share {
+    node: NodeId,
     /// The part of all pages that it is to get, on any scale.
     target: f64,
     factor: f64,
 }
 
+/// Open bands of the same members: they are wanted alike.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    /// Of the members, among the nodes that take writes.
+    places: [usize; MEMBERS_MAX],
+    members: usize,
+    bands: f64,
+}
+
 /// See the head of this file.
 #[derive(Clone, Debug, Default)]
 pub struct Shares {
-    nodes: BTreeMap<NodeId, Share>,
+    /// By node.
+    nodes: Vec<Share>,
     /// Of the band that is wanted most.
     most: f64,
 }
 
 impl Shares {
-    /// Of nodes and what they are to get, and of the members of each open band.
-    pub fn new(targets: &[(NodeId, f64)], open: &[Vec<NodeId>]) -> Self {
+    /// Of nodes and what they are to get, by node, and of the members of each open band.
+    pub fn new(targets: &[(NodeId, f64)], open: &[&[NodeId]]) -> Self {
         let all: f64 = targets.iter().map(|&(_, target)| target).sum();
-        let share = |&(node, target): &(NodeId, f64)| {
-            (node, Share { target: target / all.max(f64::MIN_POSITIVE), factor: 1.0 })
+        let share = |&(node, target): &(NodeId, f64)| Share {
+            node,
+            target: target / all.max(f64::MIN_POSITIVE),
+            factor: 1.0,
         };
         let wanted = targets.iter().filter(|&&(_, target)| target > 0.0);
         let mut shares = Self { nodes: wanted.map(share).collect(), most: 0.0 };
-        // Bands of the same members are wanted alike.
-        let mut groups: BTreeMap<&[NodeId], f64> = BTreeMap::new();
-        for members in open.iter().filter(|members| shares.product(members) > 0.0) {
-            *groups.entry(&members[..]).or_default() += 1.0;
-        }
+        assert!(shares.nodes.is_sorted_by_key(|share| share.node), "they are looked up by node");
+        let groups = shares.groups(open);
         (0..TURNS).for_each(|_| shares.turn(&groups));
-        shares.most = groups.keys().map(|members| shares.product(members)).fold(0.0, f64::max);
+        shares.most = groups.iter().map(|group| shares.wanted(group)).fold(0.0, f64::max);
         shares
     }
 
-    fn turn(&mut self, groups: &BTreeMap<&[NodeId], f64>) {
-        let mut got: BTreeMap<NodeId, f64> = BTreeMap::new();
+    /// Those whose members all take writes, in the order of their members: sums come out the same whatever the order of
+    /// the bands.
+    fn groups(&self, open: &[&[NodeId]]) -> Vec<Group> {
+        let mut open = open.to_vec();
+        open.sort_unstable();
+        let group = |bands: &[&[NodeId]]| {
+            let mut places = [0; MEMBERS_MAX];
+            for (place, &node) in places.iter_mut().zip(bands[0]) {
+                *place = self.place(node)?;
+            }
+            Some(Group { places, members: bands[0].len(), bands: bands.len() as f64 })
+        };
+        open.chunk_by(|one, next| one == next).filter_map(group).collect()
+    }
+
+    fn turn(&mut self, groups: &[Group]) {
+        let mut got = vec![0.0; self.nodes.len()];
         let mut all = 0.0;
-        for (members, bands) in groups {
-            let part = bands * self.product(members);
-            for &member in *members {
-                *got.entry(member).or_default() += part;
+        for group in groups {
+            let part = group.bands * self.wanted(group);
+            for &place in group.places() {
+                got[place] += part;
                 all += part;
             }
         }
-        for (node, share) in &mut self.nodes {
-            let got = got.get(node).copied().unwrap_or(0.0) / all.max(f64::MIN_POSITIVE);
+        for (share, got) in self.nodes.iter_mut().zip(got) {
+            let got = got / all.max(f64::MIN_POSITIVE);
             let times = if got > 0.0 { share.target / got } else { FACTOR_MAX };
             share.factor = (share.factor * times).clamp(1.0 / FACTOR_MAX, FACTOR_MAX);
         }
     }
 
+    fn place(&self, node: NodeId) -> Option<usize> {
+        self.nodes.binary_search_by_key(&node, |share| share.node).ok()
+    }
+
+    /// How much the bands of a group are wanted, on any scale.
+    fn wanted(&self, group: &Group) -> f64 {
+        group.places().iter().map(|&place| self.nodes[place].factor).product()
+    }
+
     /// How much a band is wanted, on any scale; 0 if a member takes no writes.
     fn product(&self, members: &[NodeId]) -> f64 {
-        let factor = |node: &NodeId| self.nodes.get(node).map_or(0.0, |share| share.factor);
+        let factor = |&node| self.place(node).map_or(0.0, |place| self.nodes[place].factor);
         members.iter().map(factor).product()
     }
 
     /// Whether a node is to get pages at all.
     pub fn has(&self, node: NodeId) -> bool {
-        self.nodes.contains_key(&node)
+        self.place(node).is_some()
     }
 
     /// How much a band of these members is wanted: 1 as much as the one that is open and wanted most, at most
@@ -92,6 +125,12 @@ impl Shares {
     }
 }
 
+impl Group {
+    fn places(&self) -> &[usize] {
+        &self.places[..self.members]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,13 +139,17 @@ mod tests {
         ids.map(NodeId).to_vec()
     }
 
+    fn of(open: &[Vec<NodeId>]) -> Vec<&[NodeId]> {
+        open.iter().map(Vec::as_slice).collect()
+    }
+
     #[test]
     fn each_node_gets_its_part_however_many_bands_it_has_open() {
         let targets = [(NodeId(1), 3.0), (NodeId(2), 2.0), (NodeId(3), 2.0), (NodeId(4), 1.0)];
         let mut open = vec![nodes([2, 3]); 40];
         open.extend(vec![nodes([1, 2]); 2]);
         open.extend([nodes([1, 3]), nodes([1, 4]), nodes([3, 4]), nodes([2, 4])]);
-        let shares = Shares::new(&targets, &open);
+        let shares = Shares::new(&targets, &of(&open));
         let mut got = [0.0; 5];
         for members in &open {
             members.iter().for_each(|node| got[node.0 as usize] += shares.of(members));
@@ -122,7 +165,7 @@ mod tests {
     #[test]
     fn a_node_without_an_open_band_is_wanted_most_and_one_that_takes_no_writes_not_at_all() {
         let targets = [(NodeId(1), 1.0), (NodeId(2), 1.0), (NodeId(3), 1.0), (NodeId(4), 0.0)];
-        let shares = Shares::new(&targets, &vec![nodes([1, 2]); 9]);
+        let shares = Shares::new(&targets, &of(&vec![nodes([1, 2]); 9]));
         assert_eq!(shares.of(&nodes([1, 3])), WANTED_MAX);
         assert_eq!(shares.of(&nodes([1, 4])), 0.0);
         let none = Shares::new(&targets, &[]);

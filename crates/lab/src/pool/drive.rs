@@ -41,6 +41,7 @@ struct Count {
 
 /// See the head of this file.
 pub struct ProfiledDrive {
+    /// Each up to the load before the first at which requests were lost; of one without such, all of it.
     curves: Vec<Curve>,
     episodes: Episodes,
     /// So many times slower than its profile, from now on.
@@ -59,7 +60,7 @@ impl ProfiledDrive {
     /// Of a profile.
     pub fn new(profile: &Profile, episodes: Episodes, seed: u64) -> Self {
         let mut drive = Self {
-            curves: profile.curves.clone(),
+            curves: profile.curves.iter().cloned().map(carried).collect(),
             episodes,
             slow: 1.0,
             random: Random::new(seed),
@@ -79,7 +80,8 @@ impl ProfiledDrive {
         self.count(now, is_write, blocks);
         let (load, share) = self.load();
         let slow = self.slow * self.episode_now(now);
-        let capacity = self.between(share, |curve| carried(curve).iops) / slow;
+        let capacity =
+            self.between(share, |curve| curve.points[curve.points.len() - 1].iops) / slow;
         let begins = self.free_at.max(now);
         self.free_at = begins + (f64::from(blocks) * SECOND as f64 / capacity) as u64;
         let at = self.random.fraction();
@@ -148,16 +150,16 @@ impl ProfiledDrive {
     }
 }
 
-/// The last load before the first at which requests were lost; of a curve without such, the last.
-fn carried(curve: &Curve) -> &LoadPoint {
+/// What of a curve the drive carries, at least its first load.
+fn carried(mut curve: Curve) -> Curve {
     let count = curve.points.iter().take_while(|point| point.lost == 0.0).count();
-    &curve.points[count.max(1) - 1]
+    curve.points.truncate(count.max(1));
+    curve
 }
 
 /// The latency that a share `at` of the requests does not exceed at this load.
 fn latency_us(curve: &Curve, load: f64, at: f64) -> f64 {
-    let points =
-        &curve.points[..curve.points.iter().take_while(|point| point.lost == 0.0).count().max(1)];
+    let points = &curve.points;
     let above = points.iter().position(|point| point.iops >= load);
     match above {
         None => quantile_us(&points[points.len() - 1], at),
@@ -238,7 +240,7 @@ mod tests {
     #[test]
     fn no_drive_carries_more_than_its_profile_says_and_a_slow_one_less() {
         let profile = Profile::builtin(NAME).expect("it is known");
-        let most = carried(&profile.curves[0]).iops;
+        let most = carried(profile.curves[0].clone()).points.pop().expect("it has one").iops;
         let mut drive = ProfiledDrive::new(&profile, Episodes::default(), 1);
         let (latencies, rate) = driven(&mut drive, most * 2.0, 0.0, 400_000);
         assert!((rate / most - 1.0).abs() < 0.02, "{rate} for {most}");

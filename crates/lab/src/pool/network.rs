@@ -7,8 +7,9 @@
 //!   what was sent before the cut and had not arrived is lost with the connection.
 //! - Both ends of a connection that breaks, or is made again, are told, in the order of their names.
 
-use flash::{Instant, Random};
-use std::collections::{BTreeMap, BTreeSet};
+use flash::{Instant, Random, Slab};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 /// Who sends and receives.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -65,8 +66,10 @@ pub struct Event<M> {
 pub struct Network<M> {
     wire: Wire,
     random: Random,
-    /// By instant and number.
-    coming: BTreeMap<(Instant, u64), (Event<M>, Option<u64>)>,
+    /// By instant and number: where it is in `events`. They are large, and an order of small ones is quickly kept.
+    coming: BinaryHeap<Reverse<(Instant, u64, u32)>>,
+    /// Each with the connection that it belongs to.
+    events: Slab<(Event<M>, Option<u64>)>,
     numbers: u64,
     /// When the last message of a direction arrives.
     last: BTreeMap<(Peer, Peer), Instant>,
@@ -89,7 +92,8 @@ impl<M> Network<M> {
         Self {
             wire,
             random: Random::new(seed),
-            coming: BTreeMap::new(),
+            coming: BinaryHeap::new(),
+            events: Slab::default(),
             numbers: 0,
             last: BTreeMap::new(),
             busy_until: BTreeMap::new(),
@@ -101,7 +105,8 @@ impl<M> Network<M> {
 
     fn put(&mut self, at: Instant, event: Event<M>, epoch: Option<u64>) {
         self.numbers += 1;
-        self.coming.insert((at, self.numbers), (event, epoch));
+        let index = self.events.insert((event, epoch));
+        self.coming.push(Reverse((at, self.numbers, index)));
     }
 
     fn epoch(&self, one: Peer, other: Peer) -> u64 {
@@ -168,16 +173,17 @@ impl<M> Network<M> {
 
     /// When something arrives next.
     pub fn deadline(&self) -> Option<Instant> {
-        self.coming.first_key_value().map(|((at, _), _)| *at)
+        self.coming.peek().map(|&Reverse((at, ..))| at)
     }
 
     /// What has arrived by `now`, one at a time.
     pub fn take(&mut self, now: Instant) -> Option<Event<M>> {
-        while let Some(entry) = self.coming.first_entry() {
-            if entry.key().0 > now {
+        while let Some(&Reverse((at, _, index))) = self.coming.peek() {
+            if at > now {
                 return None;
             }
-            let (event, epoch) = entry.remove();
+            self.coming.pop();
+            let (event, epoch) = self.events.remove(index);
             if epoch.is_none_or(|epoch| epoch == self.epoch(event.at, event.from)) {
                 return Some(event);
             }

@@ -25,6 +25,11 @@ pub struct Array<T> {
     open_free: Vec<u32>,
     done: VecDeque<Done>,
     now: Instant,
+    /// When each member has something to do: it changes only when the member is touched, and is asked several times
+    /// for each event.
+    due: Vec<Option<Instant>>,
+    /// The first of them, and whose.
+    next: Option<(Instant, usize)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,8 +52,11 @@ impl<T: Target> Array<T> {
             ));
         }
         let now = members.iter().map(Target::now).max().unwrap_or_default();
+        let due: Vec<_> = members.iter().map(Target::deadline).collect();
         Ok(Self {
             now,
+            next: first(&due),
+            due,
             members,
             chunk_bytes,
             member_bytes,
@@ -100,6 +108,7 @@ impl<T: Target> Array<T> {
         index
     }
 
+    /// Takes what a member has ended, now that it was touched.
     fn collect(&mut self, member: usize) {
         while let Some(done) = self.members[member].take_done() {
             let index = done.token as u32;
@@ -111,7 +120,14 @@ impl<T: Target> Array<T> {
                 self.open_free.push(index);
             }
         }
+        self.due[member] = self.members[member].deadline();
+        self.next = first(&self.due);
     }
+}
+
+/// The first member that has something to do.
+fn first(due: &[Option<Instant>]) -> Option<(Instant, usize)> {
+    due.iter().enumerate().filter_map(|(member, at)| Some(((*at)?, member))).min()
 }
 
 impl<T: Target> Target for Array<T> {
@@ -169,15 +185,11 @@ impl<T: Target> Target for Array<T> {
         if !self.done.is_empty() {
             return Some(self.now);
         }
-        self.members.iter().filter_map(Target::deadline).min()
+        self.next.map(|(at, _)| at)
     }
 
     fn advance(&mut self, now: Instant) -> Result<(), Failure> {
-        loop {
-            let due = (0..self.members.len())
-                .filter_map(|member| self.members[member].deadline().map(|at| (at, member)))
-                .min();
-            let Some((at, member)) = due.filter(|(at, _)| *at <= now) else { break };
+        while let Some((at, member)) = self.next.filter(|(at, _)| *at <= now) {
             self.members[member].advance(at)?;
             self.collect(member);
         }

@@ -88,7 +88,7 @@ struct Common {
     /// Cases at a time [default: as many as there are cores]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Tell at the end, on standard error, how long each case kept a processor
+    /// Tell at the end, on standard error, how long each experiment and each case kept a processor
     #[arg(long)]
     times: bool,
     /// Write what each case measured with each seed into this file as soon as it is measured: JSON lines, or
@@ -149,17 +149,20 @@ pub fn list(args: &ListArgs) -> Result<End, Failure> {
                 "title": experiment.title,
                 "source": experiment.source,
                 "claims": experiment.claim_ids(),
+                "seconds": experiment.seconds,
             })
         });
         print_json(&entries.collect());
         return Ok(End::Good);
     }
-    let mut rows = vec![["name", "title", "claims", "source"].map(String::from).to_vec()];
+    let mut rows =
+        vec![["name", "title", "claims", "seconds", "source"].map(String::from).to_vec()];
     rows.extend(experiments.iter().map(|experiment| {
         vec![
             experiment.name.clone(),
             experiment.title.clone(),
             experiment.claim_ids().len().to_string(),
+            experiment.seconds.to_string(),
             experiment.source.clone(),
         ]
     }));
@@ -419,15 +422,25 @@ impl Costs {
             return;
         }
         let costs = self.0.lock().expect("nothing panics while it holds it");
-        let mut by_cost: Vec<_> = costs.iter().collect();
-        by_cost.sort_by_key(|(_, cost)| std::cmp::Reverse(**cost));
+        let mut of_each: BTreeMap<&str, u64> = BTreeMap::new();
+        for ((of, _), cost) in costs.iter() {
+            *of_each.entry(of).or_default() += cost;
+        }
+        let mut experiments: Vec<_> = of_each.into_iter().collect();
+        experiments.sort_by_key(|&(_, cost)| std::cmp::Reverse(cost));
+        let mut cases: Vec<_> = costs.iter().collect();
+        cases.sort_by_key(|(_, cost)| std::cmp::Reverse(**cost));
         let seconds = |cost: u64| format!("{:.1}", cost as f64 / 1e9);
-        let mut rows = vec![["s of a processor", "experiment", "case"].map(String::from).to_vec()];
-        rows.extend(
-            (by_cost.iter())
-                .map(|((of, case), cost)| vec![seconds(**cost), of.clone(), case.clone()]),
-        );
+        let head = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        let mut rows: Vec<Vec<String>> = vec![head(&["s of a processor", "experiment"])];
+        rows.extend(experiments.into_iter().map(|(of, cost)| vec![seconds(cost), of.to_owned()]));
         rows.push(vec![seconds(costs.values().sum()), "all".into()]);
+        eprintln!("{}", table(&rows));
+        let mut rows: Vec<Vec<String>> = vec![head(&["s of a processor", "experiment", "case"])];
+        let row = |((of, case), cost): (&(String, String), &u64)| {
+            vec![seconds(*cost), of.clone(), case.clone()]
+        };
+        rows.extend(cases.into_iter().map(row));
         eprint!("{}", table(&rows));
     }
 }

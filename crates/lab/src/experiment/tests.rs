@@ -9,6 +9,10 @@ fn every_built_in_experiment_is_whole_and_named_like_its_file() {
             .unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(experiment.name, name);
         assert!(!experiment.claim_ids().is_empty(), "{name} claims nothing");
+        assert!(
+            experiment.seconds > 0.0,
+            "{name} does not say how long it takes: `claims --times`"
+        );
         assert!(experiment.points().len() * experiment.cases() > 0);
     }
 }

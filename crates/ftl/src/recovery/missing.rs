@@ -335,6 +335,14 @@ impl Ftl {
         behind && (page >= seen.pages || destroyed.any(|earlier| earlier == page))
     }
 
+    /// The bands of which something is wanted, and that hold an older life than the one that it was in. Where nothing
+    /// is wanted the band was erased after the checkpoint, and what came back with a node of a pool that was away
+    /// then is no damage.
+    pub(crate) fn lives_missing(&self, mount: &Mount) -> Vec<BlockId> {
+        let is_wanted = |block: &BlockId| self.bands[*block].slots_valid > 0;
+        mount.other_lives.iter().copied().filter(is_wanted).collect()
+    }
+
     /// Where a slot comes in the order in which its band is programmed.
     pub(crate) fn place_in_band(&self, slot: SlotId) -> u32 {
         let page = self.geometry.page_in_block(slot);

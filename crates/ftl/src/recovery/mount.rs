@@ -92,7 +92,7 @@ pub(crate) struct Mount {
     running: u32,
     pub probes: Vec<Probe>,
     /// Bands whose first slot is older than what the checkpoint's map points to in them.
-    other_lives: Vec<BlockId>,
+    pub other_lives: Vec<BlockId>,
     /// Bands whose first slot was durable, and whose data is not what its header was made for.
     pub unfit: BTreeSet<BlockId>,
     pub roots: Vec<(BlockId, Root)>,
@@ -606,14 +606,6 @@ impl Ftl {
         } else if let Some(life) = life {
             self.bands[block].first_order = life;
         }
-    }
-
-    /// The bands of which something is wanted, and that hold an older life than the one that it was in. Where nothing
-    /// is wanted the band was erased after the checkpoint, and what came back with a node of a pool that was away
-    /// then is no damage.
-    pub(crate) fn lives_missing(&self, mount: &Mount) -> Vec<BlockId> {
-        let is_wanted = |block: &BlockId| self.bands[*block].slots_valid > 0;
-        mount.other_lives.iter().copied().filter(is_wanted).collect()
     }
 
     /// Chunks that were not found have no base.

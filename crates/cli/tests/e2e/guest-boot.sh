@@ -83,14 +83,22 @@ INIT
 chmod +x "$root/init"
 (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/initrd"
 
-# shellcheck disable=SC2086 # the caller's arguments are several words
-timeout "$seconds" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -M q35 -m "$memory" -smp 2 \
-    -nodefaults -display none -no-reboot -serial stdio \
-    -kernel "$(ls "$kernel_folder"/boot/vmlinuz-*)" -initrd "$work/initrd" \
-    -append "console=ttyS0 panic=-1 quiet loglevel=3 mitigations=off nokaslr tsc=reliable no_timer_check" \
-    -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
-    -device virtio-9p-pci,fsdev=host,mount_tag=host $qemu_arguments \
-    </dev/null 2>"$work/errors" | tr -d '\r' >"$work/said" || true
+boot() {
+    # shellcheck disable=SC2086 # the caller's arguments are several words
+    timeout "$seconds" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -M q35 -m "$memory" -smp 2 \
+        -nodefaults -display none -no-reboot -serial stdio \
+        -kernel "$(ls "$kernel_folder"/boot/vmlinuz-*)" -initrd "$work/initrd" \
+        -append "console=ttyS0 panic=-1 quiet loglevel=3 mitigations=off nokaslr tsc=reliable no_timer_check" \
+        -fsdev local,id=host,path=/,security_model=none,readonly=on,multidevs=remap \
+        -device virtio-9p-pci,fsdev=host,mount_tag=host $qemu_arguments \
+        </dev/null 2>"$work/errors" | tr -d '\r' >"$work/said" || true
+}
+
+boot
+# An emulated kernel panics while it starts, once in many boots: nothing of the script has run then.
+if grep -q "Kernel panic" "$work/said" && ! grep -q GUEST-START "$work/said"; then
+    boot
+fi
 
 sed -n '/GUEST-START/,/GUEST-EXIT/{/GUEST-/!p}' "$work/said"
 status=$(sed -n 's/.*GUEST-EXIT \([0-9]*\).*/\1/p' "$work/said")

@@ -156,6 +156,8 @@ impl Parts {
             })
         };
         let mut child = command_line.spawn().map_err(failed)?;
+        // Whoever hears that it is there may kill it, before we have heard.
+        fs::write(self.pid_file(name), format!("{}\n", child.id())).ok();
         let out = child.stdout.take().expect("it is piped");
         let (send, lines) = channel();
         std::thread::spawn(move || {
@@ -174,8 +176,6 @@ impl Parts {
                 Ok(line) => {
                     coming.said += &format!("{line}\n");
                     if line.starts_with("ready") {
-                        let pid = format!("{}\n", coming.child.id());
-                        fs::write(self.folder.join(format!("{name}.pid")), pid).ok();
                         return Stand::Ready;
                     }
                 }
@@ -188,7 +188,16 @@ impl Parts {
         };
         end(&mut coming.child, libc::SIGTERM);
         coming.child.wait().ok();
+        self.forget_pid(name);
         Stand::Failed(self.failed(name, why))
+    }
+
+    fn pid_file(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.pid"))
+    }
+
+    fn forget_pid(&self, name: &str) {
+        fs::remove_file(self.pid_file(name)).ok();
     }
 
     /// Watches until a signal; what ends by itself is started again.
@@ -213,7 +222,7 @@ impl Parts {
                 let seconds = restart_after.as_secs();
                 say(&format!("{name} has ended ({status}); it is started again in {seconds} s\n"));
                 part.life = Life::Again(Instant::now() + restart_after);
-                fs::remove_file(self.folder.join(format!("{name}.pid"))).ok();
+                self.forget_pid(&name);
             }
             Life::Again(at_time) if Instant::now() < at_time => part.life = Life::Again(at_time),
             Life::Again(_) => {

@@ -209,9 +209,8 @@ impl Ftl {
         let failed = self.moves.iter().filter(|entry| is_record(entry.append.kind));
         let failed = failed.filter_map(|entry| entry.failed_order);
         let of_record = |&page: &u32| {
-            let page = &self.pages[page];
-            let header = |slot: &SlotWrite| self.own_header(page.slot, slot).kind;
-            page.slots.iter().any(|slot| is_record(header(slot)))
+            let mut placed = self.pages[page].placed();
+            placed.any(|(at, slot)| is_record(self.own_header(at, slot).kind))
         };
         let pages = self.pages.indices().filter(of_record).map(|page| self.pages[page].order);
         failed.chain(pages).min().unwrap_or(u64::MAX)

@@ -78,6 +78,11 @@ pub(crate) struct Page {
 }
 
 impl Page {
+    /// What is in it so far, each with where it lies: a header is sound there only.
+    pub fn placed(&self) -> impl Iterator<Item = (SlotId, &SlotWrite)> {
+        (self.slot.0..).map(SlotId).zip(&self.slots)
+    }
+
     pub fn clear(&mut self) {
         self.slots.clear();
         self.owners.clear();

@@ -284,8 +284,8 @@ impl Ftl {
         let mut lbas = Vec::new();
         for page in self.pages.indices() {
             let page = &self.pages[page];
-            let slots = (page.slot.0..).map(SlotId).zip(&page.slots).zip(&page.previous);
-            let filled = slots.filter(|&(_, &previous)| previous == IN_SHADOW);
+            let placed = page.placed().zip(&page.previous);
+            let filled = placed.filter(|&(_, &previous)| previous == IN_SHADOW);
             lbas.extend(filled.map(|((at, slot), _)| self.own_header(at, slot).lba));
         }
         let moves = self.moves.iter().filter(|entry| entry.previous == IN_SHADOW);

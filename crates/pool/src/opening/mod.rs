@@ -40,8 +40,8 @@
 //! refused.
 //!
 //! *Completeness.* A band without a record lies, sealed, on `R` nodes of different domains: the registry sees
-//! to it. Copies made by repair come before old ones go, or the band is on record again before one does, and a node is taken for clear of a volume only when it
-//! was found to hold nothing that is needed. So if the nodes that we have not listed are in fewer than `R`
+//! to it. Copies made by repair come before old ones go, or the band is on record again before one does, and a node
+//! is taken for clear of a volume only when it was found to hold nothing that is needed. So if the nodes that we have not listed are in fewer than `R`
 //! domains, each such band was listed. Else bands may be missing, of which nobody who answers knows: we wait, or,
 //! if the owner says so, open with `complete` false, and then what is not there is *unknown*, not empty.
 //!

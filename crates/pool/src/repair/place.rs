@@ -160,17 +160,17 @@ impl<D> Repair<D> {
 
     /// Reads the next page of both copies.
     fn make_places_of(&mut self, now: Instant, number: u32) {
-        let place = self.places[&number].clone();
+        let Place { name: band, from, at, page, .. } = self.places[&number];
         let (count, generation) = (self.config.shape.slots_per_page, self.config.generation);
         let mut asked = Vec::new();
-        for node in [place.from, place.at] {
-            let (band, slot, id) = (place.name, place.page * count, self.next_id());
+        for node in [from, at] {
+            let (slot, id) = (page * count, self.next_id());
             let ask = Ask::Read { band, generation, slot, count, urgent: false };
             self.outputs.push_back(RepairOutput::Node { node, id, ask });
             asked.push((id, node));
         }
-        let step = Step::Reads { asked, said: Vec::new() };
-        self.places.insert(number, Place { step, ..place });
+        let place = self.places.get_mut(&number).expect("it was looked at");
+        place.step = Step::Reads { asked, said: Vec::new() };
         self.copied.since.get_or_insert(now);
     }
 

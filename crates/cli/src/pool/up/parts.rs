@@ -157,7 +157,7 @@ impl Parts {
         };
         let mut child = command_line.spawn().map_err(failed)?;
         // Whoever hears that it is there may kill it, before we have heard.
-        fs::write(self.pid_file(name), format!("{}\n", child.id())).ok();
+        fs::write(pid_file(&self.folder, name), format!("{}\n", child.id())).ok();
         let out = child.stdout.take().expect("it is piped");
         let (send, lines) = channel();
         std::thread::spawn(move || {
@@ -188,16 +188,8 @@ impl Parts {
         };
         end(&mut coming.child, libc::SIGTERM);
         coming.child.wait().ok();
-        self.forget_pid(name);
+        forget_pid(&self.folder, name);
         Stand::Failed(self.failed(name, why))
-    }
-
-    fn pid_file(&self, name: &str) -> PathBuf {
-        self.folder.join(format!("{name}.pid"))
-    }
-
-    fn forget_pid(&self, name: &str) {
-        fs::remove_file(self.pid_file(name)).ok();
     }
 
     /// Watches until a signal; what ends by itself is started again.
@@ -222,7 +214,7 @@ impl Parts {
                 let seconds = restart_after.as_secs();
                 say(&format!("{name} has ended ({status}); it is started again in {seconds} s\n"));
                 part.life = Life::Again(Instant::now() + restart_after);
-                self.forget_pid(&name);
+                forget_pid(&self.folder, &name);
             }
             Life::Again(at_time) if Instant::now() < at_time => part.life = Life::Again(at_time),
             Life::Again(_) => {
@@ -264,7 +256,7 @@ impl Drop for Parts {
             }
             part.child.kill().ok();
             part.child.wait().ok();
-            fs::remove_file(self.folder.join(format!("{}.pid", part.name))).ok();
+            forget_pid(&self.folder, &part.name);
         }
     }
 }
@@ -276,9 +268,17 @@ fn end(child: &mut Child, signal: libc::c_int) {
     }
 }
 
+fn pid_file(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.pid"))
+}
+
+fn forget_pid(folder: &Path, name: &str) {
+    fs::remove_file(pid_file(folder, name)).ok();
+}
+
 /// The process of a part.
 pub fn pid(folder: &Path, name: &str) -> Result<libc::pid_t, Failure> {
-    let path = folder.join(format!("{name}.pid"));
+    let path = pid_file(folder, name);
     let text = fs::read_to_string(&path).map_err(|error| {
         format!(
             "{}: {error}: is `weir pool up` running there, and has it such a node?",

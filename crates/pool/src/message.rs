@@ -230,4 +230,6 @@ pub struct NodeFacts {
     pub bands: u32,
     /// Bands that are taken.
     pub bands_used: u32,
+    /// Pages of the longest band of a volume that a raw block holds for sure.
+    pub band_pages: u32,
 }

@@ -7,11 +7,12 @@ use flash::BLOCK_BYTES;
 use pool::control::values::{Degraded, NodeRecord, NodeState, VolumeRecord};
 use pool::profile::Profile;
 use pool::room::Rooms;
-use pool::volume::{Wanted, grown, plan};
+use pool::volume::{BAND_BYTES, PAGE_SLOTS, Wanted, grown, plan};
 use pool::words::{DomainId, NodeId, VolumeId};
 use serde_json::{Value, json};
 use serve::pool::controller::OWN_PROFILE;
 use serve::pool::plane::PlaneCalls;
+use serve::pool::records::Joining;
 use serve::pool::{records, room, status};
 use std::collections::BTreeSet;
 
@@ -19,15 +20,16 @@ use std::collections::BTreeSet;
 pub struct Join {
     /// The number of the node
     node: u32,
-    /// What it fails together with, by number: copies of a band lie in different ones
+    /// What it fails together with, by number: copies of a band lie in different ones. Of a node that is known it
+    /// stays as it is
     #[arg(long, value_name = "N")]
-    domain: u32,
-    /// Where it listens: an IP address and a port
+    domain: Option<u32>,
+    /// Where it listens: an IP address and a port; if not said, where it did
     #[arg(long, value_name = "ADDR")]
-    address: std::net::SocketAddr,
-    /// What its drive can do: `own` for what the node measured, or one of the published profiles
-    #[arg(long, value_name = "NAME", default_value = OWN_PROFILE)]
-    profile: String,
+    address: Option<std::net::SocketAddr>,
+    /// What its drive can do: `own` (a new node's) for what the node measured, or one of the published profiles
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
     #[command(flatten)]
     part: Part,
 }
@@ -128,23 +130,22 @@ pub struct Delete {
 }
 
 pub fn join(args: &Join) -> Result<End, Failure> {
-    if args.profile != OWN_PROFILE && Profile::builtin(&args.profile).is_none() {
+    let is_known = |name: &String| *name == OWN_PROFILE || Profile::builtin(name).is_some();
+    if let Some(name) = args.profile.as_ref().filter(|name| !is_known(name)) {
         let names: Vec<&str> = Profile::names().collect();
         return Err(format!(
-            "--profile {}: there is no such profile; take {OWN_PROFILE} or one of {}",
-            args.profile,
+            "--profile {name}: there is no such profile; take {OWN_PROFILE} or one of {}",
             names.join(", ")
         ));
     }
-    let record = NodeRecord {
-        node: NodeId(args.node),
-        domain: DomainId(args.domain),
-        address: args.address.to_string(),
+    let joining = Joining {
+        domain: args.domain.map(DomainId),
+        address: args.address.map(|address| address.to_string()),
         profile: args.profile.clone(),
-        state: NodeState::In,
     };
-    records::join(&mut args.part.calls()?, record).map_err(failure)?;
-    print(&format!("node {} is in, at {}\n", args.node, args.address));
+    let mut calls = args.part.calls()?;
+    let record = records::join(&mut calls, NodeId(args.node), joining).map_err(failure)?;
+    print(&format!("node {} is in, at {}\n", args.node, record.address));
     Ok(End::Good)
 }
 
@@ -277,8 +278,9 @@ fn resize(args: &Resize) -> Result<End, Failure> {
     };
     let more = VolumeRecord { bands: larger.bands - found.record.bands, ..larger.clone() };
     if let Some(rooms) = rooms.filter(|rooms| !rooms.holds(&more)) {
+        let unfit = too_small_raw_blocks(&rooms, &more).unwrap_or_default();
         return Err(refused(format!(
-            "{} bands more in {} copies, and {}: take a smaller size, let more nodes join (`weir pool join`), or say \
+            "{} bands more in {} copies, and {}{unfit}: take a smaller size, let more nodes join (`weir pool join`), or say \
              --thin, if they will before it is full",
             more.bands,
             more.replicas,
@@ -312,6 +314,12 @@ fn room_there(rooms: &Rooms) -> String {
     )
 }
 
+/// Nodes that hold none of the volume's bands, if there are some.
+fn too_small_raw_blocks(rooms: &Rooms, record: &VolumeRecord) -> Option<String> {
+    let unfit = rooms.too_small_for(record);
+    (unfit > 0).then(|| format!("; the raw blocks of {unfit} of them are too small for its bands"))
+}
+
 /// Why no block could be written, if all copies have to be.
 fn too_few_domains<'a>(
     nodes: impl Iterator<Item = &'a NodeRecord>,
@@ -335,6 +343,11 @@ fn too_few_domains<'a>(
 /// Why it could not be filled with what is there. What can be no volume at all is left to whoever makes it.
 fn too_little_room(rooms: &Rooms, wanted: &Wanted) -> Option<String> {
     let record = plan(VolumeId(0), wanted).ok().filter(|record| !rooms.holds(record))?;
+    let pages_max = rooms.pages_max(record.replicas);
+    if pages_max < record.shape.pages {
+        return Some(too_long(pages_max, &record));
+    }
+    let unfit = too_small_raw_blocks(rooms, &record).unwrap_or_default();
     let most = rooms.blocks_max(wanted) * BLOCK_BYTES as u64;
     let most = most - most % (1 << 20);
     let fits = match most {
@@ -342,12 +355,27 @@ fn too_little_room(rooms: &Rooms, wanted: &Wanted) -> Option<String> {
         most => format!("--size {} would fit", crate::size::config_text(most)),
     };
     Some(format!(
-        "{} bands in {} copies, and {}: {fits}: take a smaller --size, fewer copies by --replicas, let more nodes join \
+        "{} bands in {} copies, and {}{unfit}: {fits}: take a smaller --size, fewer copies by --replicas, let more nodes join \
          (`weir pool join`), or say --thin, if they will before it is full",
         record.bands,
         record.replicas,
         room_there(rooms)
     ))
+}
+
+/// Why not one band finds places for its copies.
+fn too_long(pages_max: u32, record: &VolumeRecord) -> String {
+    let bytes = |pages: u32| u64::from(pages) * u64::from(PAGE_SLOTS) * BLOCK_BYTES as u64;
+    let shorter = match bytes(pages_max) {
+        most if most < BAND_BYTES.0 => "and shorter ones there are not".to_owned(),
+        most => format!("take --band {}", crate::size::config_text(most >> 10 << 10)),
+    };
+    format!(
+        "{} copies of bands of {} with their headers fit the raw blocks of nodes in too few failure domains: {shorter}, \
+         fewer copies by --replicas, or let nodes join whose drives have larger raw blocks (a larger raw.gang)",
+        record.replicas,
+        crate::size::bytes(bytes(record.shape.pages))
+    )
 }
 
 fn list(asks: &Asks) -> Result<End, Failure> {
@@ -392,6 +420,7 @@ pub fn volumes_text(volumes: &[Value]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pool::controller::Room;
 
     #[test]
     fn a_volume_with_more_copies_than_domains_is_refused_with_what_to_do() {
@@ -425,8 +454,13 @@ mod tests {
 
     #[test]
     fn a_volume_that_nodes_cannot_hold_is_refused_with_what_would_fit_and_what_to_do() {
-        let mut rooms = Rooms::default();
-        (0..3).for_each(|domain| rooms.add_node(DomainId(domain), 1000, 0));
+        let of_nodes = |used, pages| {
+            let mut rooms = Rooms::default();
+            let room = Room { bands: 1000, used, pages };
+            (0..3).for_each(|domain| rooms.add_node(DomainId(domain), room));
+            rooms
+        };
+        let mut rooms = of_nodes(0, 136);
         let wanted = Wanted::new("data", 1 << 20);
         assert_eq!(too_little_room(&rooms, &wanted), None, "4 GiB are 700 bands or so");
         rooms.add_volume(&plan(VolumeId(1), &wanted).expect("it can be"));
@@ -444,12 +478,28 @@ mod tests {
         let thin = plan(VolumeId(2), &Wanted { is_thin: true, ..large.clone() });
         rooms.add_volume(&thin.expect("it can be"));
         assert_eq!(too_little_room(&rooms, &wanted), None, "nothing is kept for a thin one");
-        let mut full = rooms.clone();
-        (0..3).for_each(|domain| full.add_node(DomainId(domain), 0, 1000));
         rooms.add_volume(&plan(VolumeId(3), &large).expect("it can be"));
-        for rooms in [rooms, full] {
+        for rooms in [rooms, of_nodes(1000, 136)] {
             let why = too_little_room(&rooms, &wanted).expect("all is kept, or used");
             assert!(why.contains("nothing more fits"), "{why}");
         }
+        let why = too_little_room(&of_nodes(0, 64), &wanted).expect("raw blocks are too small");
+        assert!(why.contains("bands of 8.0 MiB") && why.contains("take --band 3840KiB"), "{why}");
+        let band_bytes = 3840 << 10;
+        assert_eq!(
+            too_little_room(&of_nodes(0, 64), &Wanted { band_bytes, ..wanted.clone() }),
+            None
+        );
+        let why = too_little_room(&of_nodes(0, 16), &wanted).expect("raw blocks are too small");
+        assert!(why.contains("shorter ones there are not") && why.contains("raw.gang"), "{why}");
+        let mut one = of_nodes(0, 64);
+        one.add_node(DomainId(1), Room { bands: 1000, used: 0, pages: 136 });
+        assert!(
+            too_little_room(&one, &wanted).is_some_and(|why| why.contains("--band")),
+            "one domain"
+        );
+        one.add_node(DomainId(2), Room { bands: 10, used: 0, pages: 136 });
+        let why = too_little_room(&one, &wanted).expect("the second one is small");
+        assert!(why.contains("the raw blocks of 3 of them are too small"), "{why}");
     }
 }

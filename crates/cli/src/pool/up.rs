@@ -9,6 +9,7 @@ use crate::output::{print, say};
 use crate::{End, Failure};
 use made::{Drives, Layout, Made};
 use parts::Parts;
+use pool::words::NodeId;
 use serve::pool::config::PartConfig;
 use serve::pool::plane::PlaneCalls;
 use serve::pool::records;
@@ -133,8 +134,9 @@ pub fn begin(made: &Made, parts: &mut Parts) -> Result<(), Failure> {
     for node in made.nodes() {
         parts.start(&format!("node-{}", node.number), &["node"], &made.config_of(node.number))?;
         // What somebody has made of it since is left as it is.
-        if known.iter().all(|found| found.record.node != node.record().node) {
-            records::join(&mut calls, node.record()).map_err(failure)?;
+        let number = NodeId(node.number);
+        if known.iter().all(|found| found.record.node != number) {
+            records::join(&mut calls, number, node.joining()).map_err(failure)?;
         }
     }
     let volumes = records::volumes(&mut calls).map_err(failure)?;

@@ -29,7 +29,14 @@ pub enum Limit {
     /// A node is there, and nothing is known of what its drive can do.
     Unknown(NodeId),
     /// A node has hardly a raw block left for another band.
-    Full(NodeId, Room),
+    Full {
+        /// Which.
+        node: NodeId,
+        /// Its raw blocks for bands.
+        bands: u32,
+        /// Those that hold one.
+        used: u32,
+    },
 }
 
 impl Limit {
@@ -40,7 +47,7 @@ impl Limit {
                 "measure the drive with `weir profile` and name the file in the node's config (node.profile), or let it \
                  join again with --profile NAME",
             ),
-            Self::Full(..) => Some("let more nodes join, or delete volumes"),
+            Self::Full { .. } => Some("let more nodes join, or delete volumes"),
             _ => None,
         }
     }
@@ -70,7 +77,7 @@ impl Limit {
                 write!(f, "node {} meets the service level at no load that was measured", node.0)
             }
             Self::Unknown(node) => write!(f, "node {} has no profile to plan by", node.0),
-            Self::Full(node, Room { bands, used }) => {
+            Self::Full { node, bands, used } => {
                 write!(f, "node {} is full: {used} of {bands} raw blocks hold bands", node.0)
             }
         }
@@ -207,7 +214,7 @@ impl Controller {
             let room = room.filter(|room| {
                 room.bands > 0 && u64::from(room.used) * 100 >= u64::from(room.bands) * FULL
             })?;
-            Some(Limit::Full(node, room))
+            Some(Limit::Full { node, bands: room.bands, used: room.used })
         });
         limits.extend(full);
         limits

@@ -128,6 +128,8 @@ pub struct Room {
     pub bands: u32,
     /// Bands that are there.
     pub used: u32,
+    /// Pages of the longest band of a volume that one of its raw blocks holds.
+    pub pages: u32,
 }
 
 /// What the client of a volume saw in the last period.

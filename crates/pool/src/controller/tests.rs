@@ -78,7 +78,7 @@ fn a_node_without_a_profile_is_told_with_what_to_do_and_its_domain_counts() {
     let told = |it: &mut Controller, nodes: &[u32]| {
         let now = before(it);
         for &node in nodes {
-            let room = Some(Room { bands: 200, used: node });
+            let room = Some(Room { bands: 200, used: node, pages: 136 });
             let seen = NodeSeen { room, ..NodeSeen::default() };
             it.handle(now, Input::NodeSeen(NodeId(node), seen)).expect("known");
         }
@@ -117,12 +117,11 @@ fn a_node_is_full_before_its_last_raw_block_is_taken() {
     }
     let now = before(&it);
     for (node, bands, used) in [(1, 0, 0), (2, 1000, 979), (3, 1000, 980)] {
-        let seen = NodeSeen { room: Some(Room { bands, used }), ..NodeSeen::default() };
+        let seen = NodeSeen { room: Some(Room { bands, used, pages: 136 }), ..NodeSeen::default() };
         it.handle(now, Input::NodeSeen(NodeId(node), seen)).expect("known");
     }
-    let room = Room { bands: 1000, used: 980 };
     it.handle(it.deadline(), Input::Deadline).expect("nothing is new");
-    assert_eq!(it.explain().limits, [Limit::Full(NodeId(3), room)]);
+    assert_eq!(it.explain().limits, [Limit::Full { node: NodeId(3), bands: 1000, used: 980 }]);
     let text = it.explain().to_string();
     assert!(text.contains("node 3 is full: 980 of 1000 raw blocks hold bands: let more"), "{text}");
 }

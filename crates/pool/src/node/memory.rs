@@ -148,6 +148,7 @@ impl<D: Data> MemoryStore<D> {
             bands: bands.collect(),
             fences: self.fences.clone(),
             bands_max: self.settings.bands_max,
+            band_pages: u32::MAX,
             durable: self.settings.durable,
         }
     }

@@ -224,6 +224,7 @@ pub struct Node<D> {
     node: NodeId,
     settings: NodeSettings,
     bands_max: u32,
+    band_pages: u32,
     durable: bool,
     mode: Mode,
     mode_strict_at: Instant,
@@ -274,6 +275,7 @@ impl<D: Data> Node<D> {
             node,
             settings,
             bands_max: found.bands_max,
+            band_pages: found.band_pages,
             durable: found.durable,
             mode: Mode::Mixed,
             mode_strict_at: now,
@@ -339,6 +341,7 @@ impl<D: Data> Node<D> {
             durable: self.durable,
             bands: self.bands_max,
             bands_used: self.bands.len() as u32,
+            band_pages: self.band_pages,
         }
     }
 

@@ -151,6 +151,8 @@ pub struct Found {
     pub fences: BTreeMap<VolumeId, Fenced>,
     /// Bands that it has room for, all in all.
     pub bands_max: u32,
+    /// Pages of the longest band of a volume that it takes for sure.
+    pub band_pages: u32,
     /// What ended survives a power cut without a flush.
     pub durable: bool,
 }

@@ -338,7 +338,8 @@ fn bands_volumes_and_lists_are_bounded() {
     assert_eq!((bands.len(), more), (2, true));
     let Answer::Bands { bands, more } = rig.ask(list(1, Some(band(2)))) else { panic!("no list") };
     assert_eq!((bands[0].band, bands.len(), more), (band(3), 1, false));
-    let facts = NodeFacts { node: HERE, durable: true, bands: 3, bands_used: 3 };
+    let facts =
+        NodeFacts { node: HERE, durable: true, bands: 3, bands_used: 3, band_pages: u32::MAX };
     assert_eq!(rig.node.facts(), facts);
 }
 

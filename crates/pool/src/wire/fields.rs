@@ -140,11 +140,12 @@ impl<D> Writer<'_, D> {
         self.u8(name.len() as u8);
         self.body.extend(name.as_bytes());
         self.u8(u8::from(facts.is_some()));
-        if let Some(NodeFacts { node, durable, bands, bands_used }) = *facts {
+        if let Some(NodeFacts { node, durable, bands, bands_used, band_pages }) = *facts {
             self.u32(node.0);
             self.u8(u8::from(durable));
             self.u32(bands);
             self.u32(bands_used);
+            self.u32(band_pages);
         }
         Ok(())
     }
@@ -169,7 +170,8 @@ impl Reader<'_> {
     fn facts(&mut self) -> Result<NodeFacts, WireError> {
         let what = "the facts of a node";
         let (node, durable) = (NodeId(self.u32(what)?), self.flag(what)?);
-        Ok(NodeFacts { node, durable, bands: self.u32(what)?, bands_used: self.u32(what)? })
+        let (bands, bands_used, band_pages) = (self.u32(what)?, self.u32(what)?, self.u32(what)?);
+        Ok(NodeFacts { node, durable, bands, bands_used, band_pages })
     }
 }
 

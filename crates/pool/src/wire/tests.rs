@@ -106,6 +106,7 @@ fn message(random: &mut Random) -> Message<u64> {
                 durable: random.chance(0.5),
                 bands: random.next_u64() as u32,
                 bands_used: random.next_u64() as u32,
+                band_pages: random.next_u64() as u32,
             });
             let pool = PoolId(u128::from(random.next_u64()) << 64 | u128::from(random.next_u64()));
             Message::Hello(Hello { pool, node, name, facts })
@@ -198,7 +199,7 @@ fn what_is_too_long_is_refused_before_anything_is_allocated_for_it() {
     let message = Message::<u64>::Answer { id, answer: bands, signals };
     assert!(matches!(message.encode(), Err(WireError::TooLong { .. })));
     let mut head = [0; HEAD_BYTES];
-    head[..4].copy_from_slice(b"WP\x03\x10");
+    head[..4].copy_from_slice(b"WP\x04\x10");
     head[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
     assert!(matches!(decode(&head), Err(WireError::TooLong { .. })));
     head[4..8].fill(0);
@@ -209,14 +210,14 @@ fn what_is_too_long_is_refused_before_anything_is_allocated_for_it() {
 #[test]
 fn what_is_no_message_says_so() {
     assert_eq!(decode(b"GET / HTTP"), Err(WireError::Magic));
-    assert_eq!(decode(b"WP\x04"), Err(WireError::Version { found: 4 }));
+    assert_eq!(decode(b"WP\x05"), Err(WireError::Version { found: 5 }));
     let mut head = Message::<u64>::Hello(Hello::default()).encode().expect("it fits").head;
     head[3] = 77;
     let sum = head_sum(&head);
     head[8..12].copy_from_slice(&sum.to_le_bytes());
     assert_eq!(decode(&head), Err(WireError::Kind { found: 77 }));
-    let said = WireError::Version { found: 4 }.to_string();
-    assert!(said.contains('4') && said.contains('3') && said.contains("same version"), "{said}");
+    let said = WireError::Version { found: 5 }.to_string();
+    assert!(said.contains('5') && said.contains('4') && said.contains("same version"), "{said}");
 }
 
 /// The body behind the fixed 24 bytes, in hex; the checksum is a part of what is fixed.
@@ -237,7 +238,8 @@ fn the_bytes_of_each_kind_are_those_of_the_table() {
         Slot { oob: [0xbb; 32], crc: 10, data: None },
     ];
     let entry = BandEntry { band, header, pages: 3, sealed: true };
-    let facts = NodeFacts { node: NodeId(1), durable: true, bands: 16, bands_used: 2 };
+    let facts =
+        NodeFacts { node: NodeId(1), durable: true, bands: 16, bands_used: 2, band_pages: 136 };
     let hello = Hello { pool: PoolId(3), node: NodeId(1), name: "me".into(), facts: Some(facts) };
     let open = Some(header);
     let asks = [

@@ -266,7 +266,13 @@ impl World {
     }
 
     fn facts(&self, node: NodeId) -> NodeFacts {
-        NodeFacts { node, durable: !self.trouble.volatile, bands: 1000, bands_used: 0 }
+        NodeFacts {
+            node,
+            durable: !self.trouble.volatile,
+            bands: 1000,
+            bands_used: 0,
+            band_pages: u32::MAX,
+        }
     }
 
     /// What lies on too few nodes, as a member is away or an erase was cut off, is copied before it is served.

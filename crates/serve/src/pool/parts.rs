@@ -139,7 +139,11 @@ fn seen(status: &NodeStatus, before: &mut Option<(std::time::Instant, node::Bloc
         rejected: 0.0,
         tail_us: status.tail_ns as f64 / 1e3,
         wear: status.worn(),
-        room: Some(Room { bands: status.facts.bands, used: status.facts.bands_used }),
+        room: Some(Room {
+            bands: status.facts.bands,
+            used: status.facts.bands_used,
+            pages: status.facts.band_pages,
+        }),
     }
 }
 

@@ -2,6 +2,7 @@
 //! control plane, each changed only as it was looked at; nodes and clients see it there.
 
 use super::PoolError;
+use super::controller::OWN_PROFILE;
 use super::plane::{CommitEnd, PlaneCalls};
 use pool::control::contract::{CHANGES_MAX, Change, Check, Kept};
 use pool::control::keys;
@@ -9,7 +10,7 @@ use pool::control::values::{
     DriveRecord, NodeRecord, NodeState, OwnerRecord, Value, ValueError, VolumeRecord,
 };
 use pool::volume::{Wanted, plan};
-use pool::words::{Generation, NodeId, VolumeId};
+use pool::words::{DomainId, Generation, NodeId, VolumeId};
 
 /// A record with the revision that it was found at.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -51,35 +52,64 @@ pub fn volume(calls: &mut PlaneCalls, name: &str) -> Result<Found<VolumeRecord>,
     all.into_iter().find(|found| found.record.name == name).ok_or(missing)
 }
 
+/// What is said of a node that joins; what is not said stays as it was.
+#[derive(Clone, Debug, Default)]
+pub struct Joining {
+    /// What it fails together with.
+    pub domain: Option<DomainId>,
+    /// Where it listens.
+    pub address: Option<String>,
+    /// The name of its drive's profile.
+    pub profile: Option<String>,
+}
+
 /// A node is to belong to the pool: a new one, or one that is on its way out and is wanted after all. Said twice it
-/// is done once.
+/// is done once. Gives what is on record from now on.
 ///
 /// # Errors
-/// It was given up, or is there as another one; or as [`nodes`].
-pub fn join(calls: &mut PlaneCalls, wanted: NodeRecord) -> Result<(), PoolError> {
-    let node = wanted.node;
+/// It was given up, is there as another one, or is new and not all is said of it; or as [`nodes`].
+pub fn join(
+    calls: &mut PlaneCalls,
+    node: NodeId,
+    joining: Joining,
+) -> Result<NodeRecord, PoolError> {
     let before = node_found(calls, node)?;
-    match &before {
-        Some(Found { record, .. }) if *record == wanted => return Ok(()),
-        Some(Found { record, .. }) if !record.state.counts() => {
-            return Err(refused_node(
-                node,
-                "was given up, and others have what it had: empty its drive and let it join under a new number",
-            ));
-        }
-        // The domain decides where copies may lie: it stays what it was.
-        Some(Found { record, .. }) if record.domain != wanted.domain => {
-            let domain = record.domain.0;
-            return Err(refused_node(
-                node,
-                &format!(
-                    "is in failure domain {domain}: drain it, then let it join under a new number"
-                ),
-            ));
-        }
-        _ => {}
+    let record = joined(node, before.as_ref().map(|found| &found.record), joining)
+        .map_err(|why| refused_node(node, &why))?;
+    if before.as_ref().is_none_or(|found| found.record != record) {
+        put_node(calls, &record, before.map_or(0, |found| found.revision))?;
     }
-    put_node(calls, &wanted, before.map_or(0, |found| found.revision))
+    Ok(record)
+}
+
+/// What a node becomes that is on record as `before`.
+fn joined(
+    node: NodeId,
+    before: Option<&NodeRecord>,
+    Joining { domain, address, profile }: Joining,
+) -> Result<NodeRecord, String> {
+    let state = NodeState::In;
+    let Some(before) = before else {
+        let (Some(domain), Some(address)) = (domain, address) else {
+            return Err("is not known yet: say --domain and --address".to_owned());
+        };
+        let profile = profile.unwrap_or_else(|| OWN_PROFILE.to_owned());
+        return Ok(NodeRecord { node, domain, address, profile, state });
+    };
+    if !before.state.counts() {
+        return Err("was given up, and others have what it had: empty its drive and let it join under a new number"
+            .to_owned());
+    }
+    // The domain decides where copies may lie: it stays what it was.
+    if domain.is_some_and(|domain| domain != before.domain) {
+        return Err(format!(
+            "is in failure domain {}: drain it, then let it join under a new number",
+            before.domain.0
+        ));
+    }
+    let address = address.unwrap_or_else(|| before.address.clone());
+    let profile = profile.unwrap_or_else(|| before.profile.clone());
+    Ok(NodeRecord { node, domain: before.domain, address, profile, state })
 }
 
 /// A node is to take no bands any more; those that it has move away.
@@ -305,12 +335,10 @@ fn refused_node(node: NodeId, reason: &str) -> PoolError {
 mod tests {
     use super::super::plane::tests::Served;
     use super::*;
-    use pool::words::DomainId;
 
-    fn record(node: u32) -> NodeRecord {
-        let (address, profile) = ("10.0.0.1:7402".to_owned(), "own".to_owned());
-        let (node, domain) = (NodeId(node), DomainId(node));
-        NodeRecord { node, domain, address, profile, state: NodeState::In }
+    fn joining(domain: u32) -> Joining {
+        let (domain, address) = (Some(DomainId(domain)), Some("10.0.0.1:7402".to_owned()));
+        Joining { domain, address, profile: None }
     }
 
     fn states(calls: &mut PlaneCalls) -> Vec<(u32, NodeState)> {
@@ -323,20 +351,30 @@ mod tests {
         let served = Served::new("records-nodes");
         let calls = &mut PlaneCalls::connect(&served.client()).expect("a thread");
         for node in 1..4 {
-            join(calls, record(node)).expect("a new one");
+            join(calls, NodeId(node), joining(node)).expect("a new one");
         }
-        join(calls, record(1)).expect("said twice");
-        join(calls, NodeRecord { address: "10.0.0.9:1".into(), ..record(1) }).expect("it moved");
+        join(calls, NodeId(1), joining(1)).expect("said twice");
+        let address = Some("10.0.0.9:1".to_owned());
+        join(calls, NodeId(1), Joining { address, ..Joining::default() }).expect("it moved");
         drain(calls, NodeId(1)).expect("it is in");
         drain(calls, NodeId(1)).expect("said twice");
-        join(calls, record(1)).expect("it is wanted after all");
+        let back = join(calls, NodeId(1), Joining::default()).expect("it is wanted after all");
+        assert_eq!(
+            (&*back.address, &*back.profile, back.domain),
+            ("10.0.0.9:1", "own", DomainId(1))
+        );
         replace(calls, NodeId(2), Some(NodeId(3))).expect("one that is in");
         let now = [(1, NodeState::In), (2, NodeState::ReplacedBy(NodeId(3))), (3, NodeState::In)];
         assert_eq!(states(calls), now);
         let text = |result: Result<(), PoolError>| result.expect_err("no sense").to_string();
-        let other = NodeRecord { domain: DomainId(9), ..record(1) };
-        assert!(text(join(calls, other)).contains("failure domain 1"));
-        assert!(text(join(calls, record(2))).contains("new number"));
+        for (node, joining, why) in [
+            (1, joining(9), "failure domain 1"),
+            (2, joining(2), "new number"),
+            (8, Joining { domain: None, ..joining(8) }, "say --domain and --address"),
+        ] {
+            let refused = text(join(calls, NodeId(node), joining).map(|_| ()));
+            assert!(refused.contains(why), "{refused}");
+        }
         assert!(text(drain(calls, NodeId(2))).contains("given up"));
         assert!(text(drain(calls, NodeId(7))).contains("weir pool nodes"));
         assert!(text(replace(calls, NodeId(1), Some(NodeId(1)))).contains("not the same"));

@@ -31,7 +31,7 @@ fn of<'a>(
     let mut rooms = Rooms::default();
     for record in nodes.filter(|record| record.state == NodeState::In) {
         let (_, room) = explained.rooms.iter().find(|(node, _)| *node == record.node)?;
-        rooms.add_node(record.domain, room.bands, room.used);
+        rooms.add_node(record.domain, *room);
     }
     volumes.filter(|record| !record.is_deleted).for_each(|record| rooms.add_volume(record));
     Some(rooms)
@@ -59,7 +59,7 @@ mod tests {
             node(4, NodeState::Draining),
             node(6, NodeState::In),
         ];
-        let room = |node| (NodeId(node), Room { bands: 100, used: 7 });
+        let room = |node| (NodeId(node), Room { bands: 100, used: 7, pages: 136 });
         let rooms = [2, 3, 4].map(room).to_vec();
         let mut explained = Explained { rooms, ..Explained::default() };
         let volume = plan(VolumeId(1), &Wanted::new("v", 1 << 10)).expect("it can be");

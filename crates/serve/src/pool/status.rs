@@ -196,9 +196,12 @@ mod tests {
             left_ns: Some(40_500_000_000),
             ..Redundancy::default()
         };
-        let full = Room { bands: 200, used: 198 };
+        let full = Room { bands: 200, used: 198, pages: 136 };
         let explained = Explained {
-            limits: vec![Limit::Full(NodeId(3), full), Limit::Unknown(NodeId(3))],
+            limits: vec![
+                Limit::Full { node: NodeId(3), bands: 200, used: 198 },
+                Limit::Unknown(NodeId(3)),
+            ],
             rooms: vec![(NodeId(3), full)],
             redundancy: vec![(VolumeId(1), told)],
             ..Explained::default()

@@ -1,10 +1,10 @@
 //! The folder of a pool on one machine: certificates, and a config for each part.
 
 use crate::Failure;
-use pool::control::values::{NodeRecord, NodeState};
 use pool::volume::Wanted;
-use pool::words::{DomainId, NodeId};
+use pool::words::DomainId;
 use serde_json::{Value, json};
+use serve::pool::records::Joining;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -67,15 +67,10 @@ pub struct Node {
 }
 
 impl Node {
-    /// Of the control plane.
-    pub fn record(&self) -> NodeRecord {
-        NodeRecord {
-            node: NodeId(self.number),
-            domain: DomainId(self.domain),
-            address: format!("127.0.0.1:{}", self.port),
-            profile: serve::pool::controller::OWN_PROFILE.into(),
-            state: NodeState::In,
-        }
+    /// What the control plane is told of it.
+    pub fn joining(&self) -> Joining {
+        let address = Some(format!("127.0.0.1:{}", self.port));
+        Joining { domain: Some(DomainId(self.domain)), address, profile: None }
     }
 }
 

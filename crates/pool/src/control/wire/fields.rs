@@ -443,14 +443,16 @@ fn read_report(from: &mut Reader<'_>, kind: u8) -> Result<Report, WireError> {
     })
 }
 
-fn write_room(to: &mut Writer, Room { bands, used }: Room) {
+fn write_room(to: &mut Writer, Room { bands, used, pages }: Room) {
     to.u32(bands);
     to.u32(used);
+    to.u32(pages);
 }
 
 fn read_room(from: &mut Reader<'_>) -> Result<Room, WireError> {
     let what = "the room of a node";
-    Ok(Room { bands: need(from.u32(), what)?, used: need(from.u32(), what)? })
+    let mut one = || need(from.u32(), what);
+    Ok(Room { bands: one()?, used: one()?, pages: one()? })
 }
 
 fn write_redundancy(to: &mut Writer, of: &Redundancy) {
@@ -525,7 +527,7 @@ fn write_limits(to: &mut Writer, limits: &[Limit]) {
             Limit::Rejected(rate) => (5, 0, rate.to_bits()),
             Limit::Useless(node) => (6, node.0, 0),
             Limit::Unknown(node) => (7, node.0, 0),
-            Limit::Full(node, Room { bands, used }) => {
+            Limit::Full { node, bands, used } => {
                 (8, node.0, u64::from(used) << 32 | u64::from(bands))
             }
         };
@@ -589,7 +591,7 @@ fn read_limit(from: &mut Reader<'_>) -> Result<Limit, WireError> {
         (5, 0, _) => Limit::Rejected(value),
         (6, _, 0) => Limit::Useless(node),
         (7, _, 0) => Limit::Unknown(node),
-        (8, ..) => Limit::Full(node, Room { bands: bits as u32, used: (bits >> 32) as u32 }),
+        (8, ..) => Limit::Full { node, bands: bits as u32, used: (bits >> 32) as u32 },
         _ => return Err(WireError::Field { what }),
     })
 }

@@ -11,6 +11,7 @@ use super::log::{LOG_TAG, RAW_BLOCKS};
 use super::{Data, Held, OpenError, Output, Phase, RawStore};
 use crate::message::{BandEntry, BandHeader};
 use crate::node::store::{Found, FoundBand};
+use crate::volume::PAGE_SLOTS;
 use crate::words::BandName;
 use flash::{Lba, RequestError};
 use std::collections::BTreeSet;
@@ -125,6 +126,7 @@ impl<D: Data> RawStore<D> {
             bands: bands.collect(),
             fences: self.log.fences().clone(),
             bands_max: (alive as u32 * lanes.raw_blocks).saturating_sub(RAW_BLOCKS),
+            band_pages: self.band_pages(PAGE_SLOTS),
             durable: self.geometry.durable_at_completion,
         }
     }

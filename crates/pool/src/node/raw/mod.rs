@@ -329,19 +329,33 @@ impl<D: Data> RawStore<D> {
     /// How much it takes, and what would fit.
     pub fn fits(&self, shape: BandShape) -> Result<(), String> {
         let lanes = self.units.lanes();
-        let page = self.whole(u64::from(shape.slots_per_page) + 1);
-        let footer = 2 * self.whole(footer_slots(shape.pages).into());
-        let worst = page * u64::from(shape.pages) + footer;
+        let worst = self.slots_of(shape);
         if worst <= u64::from(lanes.slots) {
             return Ok(());
         }
-        let pages_max = (u64::from(lanes.slots).saturating_sub(2 * self.whole(1))) / page;
         Err(format!(
             "a band of {} pages of {} slots takes {worst} slots of this drive with its headers, and a raw \
-             block has {}: use bands of at most about {pages_max} such pages, or a drive with larger raw \
-             blocks (a larger raw.gang)",
-            shape.pages, shape.slots_per_page, lanes.slots
+             block has {}: use bands of at most {} such pages, or a drive with larger raw blocks (a larger raw.gang)",
+            shape.pages,
+            shape.slots_per_page,
+            lanes.slots,
+            self.band_pages(shape.slots_per_page)
         ))
+    }
+
+    /// Slots of the drive that a band takes in the worst case, with its headers and footers.
+    fn slots_of(&self, shape: BandShape) -> u64 {
+        let page = self.whole(u64::from(shape.slots_per_page) + 1);
+        let footer = 2 * self.whole(footer_slots(shape.pages).into());
+        page * u64::from(shape.pages) + footer
+    }
+
+    /// Pages of the longest band that a raw block holds in the worst case.
+    fn band_pages(&self, slots_per_page: u32) -> u32 {
+        let slots = u64::from(self.units.lanes().slots);
+        let most = slots / self.whole(u64::from(slots_per_page) + 1);
+        let holds = |&pages: &u32| self.slots_of(BandShape { pages, slots_per_page }) <= slots;
+        (1..=most as u32).rev().find(holds).unwrap_or(0)
     }
 
     /// So many slots, filled up to whole pages of the flash.

@@ -90,7 +90,7 @@ impl Heard {
 
 /// The third node tells of its room until the controller says that it has no profile.
 fn tell_without_profile(served: &Served, reports: &ReportLink, address: SocketAddr) {
-    let room = Room { bands: 200, used: 12 };
+    let room = Room { bands: 200, used: 12, pages: 136 };
     let begun = std::time::Instant::now();
     loop {
         reports.report_node(NodeId(3), NodeSeen { room: Some(room), ..NodeSeen::default() });

@@ -226,7 +226,7 @@ mod tests {
 
     /// A plane that knows of a volume which was opened four times, and is there.
     fn living() -> Embedded {
-        let mut plane = Embedded::create(PoolId(1));
+        let mut plane = Embedded::create(PoolId(1), 1);
         put(
             &mut plane,
             keys::volume(VOLUME),
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_plane_that_never_heard_of_a_volume_or_cannot_be_read_proves_nothing() {
-        assert_eq!(round(&mut Embedded::create(PoolId(1)), None, |_, _| ()), []);
+        assert_eq!(round(&mut Embedded::create(PoolId(1), 1), None, |_, _| ()), []);
         let mut plane = living();
         change(&mut plane, Change::Delete { key: keys::volume(VOLUME) });
         let (key, value) = (keys::owner(VOLUME), vec![1, 2, 3]);

@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn one_of_two_is_elected_and_the_other_one_when_it_is_gone_with_its_weights() {
-        let (mut plane, mut now) = (Embedded::create(PoolId(1)), Instant(0));
+        let (mut plane, mut now) = (Embedded::create(PoolId(1), 1), Instant(0));
         let mut first = Election::new(now, 1, "a", 3 * SECOND);
         let mut second = Election::new(now, 2, "b", 3 * SECOND);
         let said = pass(&mut now, Instant(9 * SECOND), &mut plane, &mut [&mut first, &mut second]);

@@ -9,7 +9,8 @@ use super::contract::{
     CHANGES_MAX, Change, Check, Kept, LeaseId, PlaneAnswer, PlaneAsk, PlaneAskId, PlaneRefusal,
     RANGE_MAX, commit_is_valid,
 };
-use super::log::{self, LogError, Record};
+use super::lives::{LIVES_MAX, Life, PlaneFacts};
+use super::log::{self, LogError, Record, is_of_before};
 use super::mutant::Mutant;
 use crate::words::PoolId;
 use flash::Instant;
@@ -18,8 +19,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// The plane.
 pub struct Embedded {
     pool: PoolId,
-    /// Starts of this plane.
+    /// Starts of this plane, and the last of them.
     epoch: u64,
+    lives: VecDeque<Life>,
     revision: u64,
     keys: BTreeMap<String, Entry>,
     leases: BTreeMap<LeaseId, Lease>,
@@ -129,21 +131,22 @@ struct Watch {
 }
 
 impl Embedded {
-    /// A new plane: its first output replaces whatever the file held.
-    pub fn create(pool: PoolId) -> Self {
+    /// A new plane: its first output replaces whatever the file held. Its stamp is drawn for this start.
+    pub fn create(pool: PoolId, stamp: u64) -> Self {
         let mut plane = Self::empty(pool);
-        plane.epoch = 1;
+        plane.begin(1, stamp);
         plane.compact();
         plane
     }
 
     /// The plane whose log this is. The driver cuts the file to the length that comes beside it: what is behind
-    /// is a torn tail, which was never answered for.
+    /// is a torn tail, which was never answered for. The stamp is drawn for this start.
     pub fn open(
         now: Instant,
         pool: PoolId,
         bytes: &[u8],
         known: Known,
+        stamp: u64,
     ) -> Result<(Self, usize), LogError> {
         let (records, next, length) = log::read(pool, bytes)?;
         let mut plane = Self::empty(pool);
@@ -155,9 +158,25 @@ impl Embedded {
         if plane.revision < known.revision {
             return Err(LogError::Old { revision: plane.revision, known: known.revision });
         }
-        plane.epoch += 1;
-        plane.append(&Record::Opened { epoch: plane.epoch });
+        let epoch = plane.epoch + 1;
+        plane.begin(epoch, stamp);
+        plane.append(&Record::Opened { epoch, stamp });
+        if is_of_before(bytes) {
+            plane.compact();
+        }
         Ok((plane, length))
+    }
+
+    fn begin(&mut self, epoch: u64, stamp: u64) {
+        self.epoch = epoch;
+        self.add_life(Life { stamp, revision: self.revision });
+    }
+
+    fn add_life(&mut self, life: Life) {
+        self.lives.push_back(life);
+        if self.lives.len() > LIVES_MAX {
+            self.lives.pop_front();
+        }
     }
 
     /// Behaves wrongly in one way, to see whether the tests notice. Without the feature `mutants` it does
@@ -207,6 +226,11 @@ impl Embedded {
         self.revision
     }
 
+    /// What it says of itself.
+    pub fn facts(&self) -> PlaneFacts {
+        PlaneFacts { revision: self.revision, lives: self.lives.iter().copied().collect() }
+    }
+
     /// Starts so far.
     pub fn epoch(&self) -> u64 {
         self.epoch
@@ -221,6 +245,7 @@ impl Embedded {
         Self {
             pool,
             epoch: 0,
+            lives: VecDeque::new(),
             revision: 0,
             keys: BTreeMap::new(),
             leases: BTreeMap::new(),
@@ -455,7 +480,10 @@ impl Embedded {
             }
             // The plane was away: how long is not known, so each lease has all its time again.
             Record::Lease { lease, ttl_ns } => self.give(now, lease, ttl_ns),
-            Record::Opened { epoch } => self.epoch = epoch,
+            // Of before there were stamps: nobody knows that life.
+            Record::Opened { epoch, stamp: 0 } => self.epoch = epoch,
+            Record::Opened { epoch, stamp } => self.begin(epoch, stamp),
+            Record::Life(life) => self.add_life(life),
             Record::Commit { revision, changes } => self.change(revision, changes),
             Record::Ended { lease, revision } => self.drop_lease(lease, revision),
         }
@@ -479,7 +507,8 @@ impl Embedded {
             let Kept { value, revision } = entry.kept.clone();
             Record::Key { key: key.clone(), value, revision, lease: entry.lease }
         });
-        let records: Vec<Record> = leases.chain(keys).collect();
+        let lives = self.lives.iter().map(|&life| Record::Life(life));
+        let records: Vec<Record> = lives.chain(leases).chain(keys).collect();
         let first = Record::Snapshot {
             revision: self.revision,
             epoch: self.epoch,
@@ -564,7 +593,7 @@ mod tests {
 
     #[test]
     fn nothing_is_answered_before_it_is_stored() {
-        let mut plane = Embedded::create(PoolId(1));
+        let mut plane = Embedded::create(PoolId(1), 1);
         let mut file = Vec::new();
         drive(&mut plane, &mut file);
         commit(&mut plane, "a", 1);
@@ -581,7 +610,7 @@ mod tests {
 
     #[test]
     fn a_full_plane_takes_no_more_bands_but_what_people_do_to_get_out_of_it() {
-        let mut plane = Embedded::create(PoolId(1));
+        let mut plane = Embedded::create(PoolId(1), 1);
         let mut file = Vec::new();
         let mut ask = |changes: Vec<Change>| {
             let ask = PlaneAsk::Commit { checks: Vec::new(), changes };
@@ -609,7 +638,7 @@ mod tests {
 
     #[test]
     fn a_log_that_grows_is_compacted_and_means_the_same() {
-        let mut plane = Embedded::create(PoolId(1));
+        let mut plane = Embedded::create(PoolId(1), 1);
         let mut file = Vec::new();
         for round in 0..20_000u32 {
             commit(&mut plane, if round % 2 == 0 { "a" } else { "b" }, round as u8);
@@ -618,17 +647,49 @@ mod tests {
             assert!(file.len() < LOG_BYTES_LEAST + 1024, "{} bytes after {round}", file.len());
         }
         let known = Known { revision: 20_000 };
-        let (opened, length) = Embedded::open(Instant(0), PoolId(1), &file, known).expect("sound");
+        let (opened, length) =
+            Embedded::open(Instant(0), PoolId(1), &file, known, 2).expect("sound");
         assert_eq!(length, file.len());
         assert_eq!(opened.revision(), 20_000);
         let shown = |plane: &Embedded| plane.range("", "z", 10);
         assert_eq!(shown(&opened), shown(&plane));
         assert_eq!((plane.epoch(), opened.epoch()), (1, 2));
+        let lives = [Life { stamp: 1, revision: 0 }, Life { stamp: 2, revision: 20_000 }];
+        assert_eq!(opened.facts(), PlaneFacts { revision: 20_000, lives: lives.to_vec() });
+    }
+
+    #[test]
+    fn a_log_of_version_1_becomes_one_of_version_2_and_only_the_last_lives_are_remembered() {
+        let mut file = log::head(PoolId(1));
+        file[4] = 1;
+        let sum = flash::crc(&file[..24]).to_le_bytes();
+        file[24..28].copy_from_slice(&sum);
+        let first = Record::Snapshot { revision: 5, epoch: 1, leases_next: 1, records: 0 };
+        for (at, record) in (1..).zip([first, Record::Opened { epoch: 2, stamp: 0 }]) {
+            log::write(&mut file, at, 0, &record);
+        }
+        let mut open = |stamp| {
+            let known = Known::default();
+            let (mut plane, length) =
+                Embedded::open(Instant(0), PoolId(1), &file, known, stamp).expect("sound");
+            file.truncate(length);
+            drive(&mut plane, &mut file);
+            (plane.epoch(), plane.facts(), file[4])
+        };
+        let facts = |lives: &[u64]| {
+            let life = |&stamp: &u64| Life { stamp, revision: 5 };
+            PlaneFacts { revision: 5, lives: lives.iter().map(life).collect() }
+        };
+        assert_eq!(open(7), (3, facts(&[7]), 2));
+        assert_eq!(open(8), (4, facts(&[7, 8]), 2));
+        let stamps: Vec<u64> = (100..100 + LIVES_MAX as u64).collect();
+        let last = stamps.iter().map(|&stamp| open(stamp)).last().expect("some");
+        assert_eq!(last, (4 + LIVES_MAX as u64, facts(&stamps), 2));
     }
 
     #[test]
     fn an_old_copy_of_a_log_is_refused_where_a_later_revision_is_known() {
-        let mut plane = Embedded::create(PoolId(1));
+        let mut plane = Embedded::create(PoolId(1), 1);
         let mut file = Vec::new();
         commit(&mut plane, "a", 1);
         drive(&mut plane, &mut file);
@@ -636,8 +697,8 @@ mod tests {
         commit(&mut plane, "a", 2);
         drive(&mut plane, &mut file);
         let known = Known { revision: plane.revision() };
-        assert!(Embedded::open(Instant(0), PoolId(1), &file, known).is_ok());
-        let refused = Embedded::open(Instant(0), PoolId(1), &backup, known).err();
+        assert!(Embedded::open(Instant(0), PoolId(1), &file, known, 2).is_ok());
+        let refused = Embedded::open(Instant(0), PoolId(1), &backup, known, 2).err();
         assert_eq!(refused, Some(LogError::Old { revision: 1, known: 2 }));
     }
 }

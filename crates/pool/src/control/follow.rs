@@ -283,7 +283,7 @@ mod tests {
 
     impl Plane {
         fn new() -> Self {
-            Self { plane: Embedded::create(PoolId(1)), told: Vec::new() }
+            Self { plane: Embedded::create(PoolId(1), 1), told: Vec::new() }
         }
 
         fn ask(&mut self, client: u64, id: PlaneAskId, ask: PlaneAsk) {

@@ -7,6 +7,7 @@
 
 use super::codec::{Reader, Writer};
 use super::contract::{Change, KEY_BYTES_MAX, LeaseId, VALUE_BYTES_MAX};
+use super::lives::Life;
 use crate::words::PoolId;
 use std::fmt;
 
@@ -20,7 +21,9 @@ pub(super) enum Record {
     /// A lease was given out; in a snapshot, too.
     Lease { lease: LeaseId, ttl_ns: u64 },
     /// The plane started anew.
-    Opened { epoch: u64 },
+    Opened { epoch: u64, stamp: u64 },
+    /// Of a snapshot: a start, and the revision then.
+    Life(Life),
     /// A commit.
     Commit { revision: u64, changes: Vec<Change> },
     /// A lease ended, and its keys with it.
@@ -80,6 +83,11 @@ pub(super) fn head(pool: PoolId) -> Vec<u8> {
     to.bytes
 }
 
+/// Whether a log that was read is of an older version.
+pub(super) fn is_of_before(bytes: &[u8]) -> bool {
+    bytes.get(4..6) != Some(&VERSION.to_le_bytes())
+}
+
 /// Appends a record to `bytes`.
 pub(super) fn write(bytes: &mut Vec<u8>, sequence: u64, stored: u64, record: &Record) {
     let mut to = Writer::default();
@@ -130,7 +138,7 @@ fn check_head(pool: PoolId, bytes: &[u8]) -> Result<&[u8], LogError> {
     if sum != flash::crc(&head[..HEAD_BYTES - 4]) {
         return Err(LogError::Damaged { at: 0 });
     }
-    if version != VERSION {
+    if !(1..=VERSION).contains(&version) {
         return Err(LogError::Version(version));
     }
     if of != pool.0 { Err(LogError::Pool(PoolId(of))) } else { Ok(rest) }
@@ -174,9 +182,17 @@ fn body(to: &mut Writer, record: &Record) {
             to.u64(lease.0);
             to.u64(*ttl_ns);
         }
-        Record::Opened { epoch } => {
+        Record::Opened { epoch, stamp } => {
             to.u8(4);
             to.u64(*epoch);
+            if *stamp != 0 {
+                to.u64(*stamp);
+            }
+        }
+        Record::Life(Life { stamp, revision }) => {
+            to.u8(7);
+            to.u64(*stamp);
+            to.u64(*revision);
         }
         Record::Commit { revision, changes } => {
             to.u8(5);
@@ -218,7 +234,9 @@ fn body_of(from: &mut Reader<'_>) -> Option<Record> {
             Record::Key { key, value, revision: from.u64()?, lease: lease(from.u64()?) }
         }
         3 => Record::Lease { lease: LeaseId(from.u64()?), ttl_ns: from.u64()? },
-        4 => Record::Opened { epoch: from.u64()? },
+        // Of version 1, which drew no stamps.
+        4 if from.bytes.len() == 8 => Record::Opened { epoch: from.u64()?, stamp: 0 },
+        4 => Record::Opened { epoch: from.u64()?, stamp: from.u64()? },
         5 => {
             let (revision, count) = (from.u64()?, from.u32()?);
             let mut changes = Vec::new();
@@ -236,12 +254,14 @@ fn body_of(from: &mut Reader<'_>) -> Option<Record> {
             Record::Commit { revision, changes }
         }
         6 => Record::Ended { lease: LeaseId(from.u64()?), revision: from.u64()? },
+        7 => Record::Life(Life { stamp: from.u64()?, revision: from.u64()? }),
         _ => return None,
     })
 }
 
 const MAGIC: &[u8; 4] = b"WPLN";
-const VERSION: u16 = 1;
+/// Version 1 drew no stamps. It becomes this one when it is opened.
+const VERSION: u16 = 2;
 /// Magic, version, 2 bytes of zeroes, pool, checksum.
 const HEAD_BYTES: usize = 28;
 /// A commit of as many of the largest values as a commit may have.
@@ -261,7 +281,9 @@ mod tests {
             Record::Snapshot { revision: 3, epoch: 1, leases_next: 2, records: 2 },
             Record::Key { key: key.clone(), value: vec![9], revision: 3, lease: Some(LeaseId(1)) },
             Record::Lease { lease: LeaseId(1), ttl_ns: 5 },
-            Record::Opened { epoch: 2 },
+            Record::Opened { epoch: 2, stamp: 77 },
+            Record::Life(Life { stamp: 77, revision: 3 }),
+            Record::Opened { epoch: 3, stamp: 0 },
             Record::Commit { revision: 4, changes: vec![put, Change::Delete { key: "a".into() }] },
             Record::Ended { lease: LeaseId(1), revision: 5 },
         ]
@@ -280,7 +302,7 @@ mod tests {
     #[test]
     fn a_log_reads_back_and_a_torn_tail_is_not_there() {
         let (bytes, ends) = file();
-        assert_eq!(read(POOL, &bytes), Ok((records(), 7, bytes.len())));
+        assert_eq!(read(POOL, &bytes), Ok((records(), 9, bytes.len())));
         for cut in ends[2]..bytes.len() {
             let whole = ends.iter().filter(|&&end| end <= cut).count();
             let (found, next, length) =
@@ -307,10 +329,10 @@ mod tests {
     fn a_log_of_another_pool_or_version_is_refused_by_name() {
         let (mut bytes, _) = file();
         assert_eq!(read(PoolId(8), &bytes), Err(LogError::Pool(POOL)));
-        bytes[4] = 2;
+        bytes[4] = 3;
         let sum = flash::crc(&bytes[..HEAD_BYTES - 4]).to_le_bytes();
         bytes[HEAD_BYTES - 4..HEAD_BYTES].copy_from_slice(&sum);
-        assert_eq!(read(POOL, &bytes), Err(LogError::Version(2)));
+        assert_eq!(read(POOL, &bytes), Err(LogError::Version(3)));
         assert_eq!(read(POOL, b"hello"), Err(LogError::NotALog));
     }
 }

@@ -25,6 +25,7 @@ pub mod election;
 pub mod embedded;
 pub mod follow;
 pub mod keys;
+pub mod lives;
 mod log;
 pub mod mutant;
 pub mod ownership;

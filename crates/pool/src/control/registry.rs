@@ -581,7 +581,7 @@ mod tests {
     }
 
     fn plane() -> Embedded {
-        let mut plane = Embedded::create(PoolId(1));
+        let mut plane = Embedded::create(PoolId(1), 1);
         own(&mut plane, 1);
         plane
     }

@@ -49,7 +49,7 @@ impl Pool {
     fn new() -> Self {
         let mut pool = Self {
             now: 0,
-            plane: Embedded::create(PoolId(1)),
+            plane: Embedded::create(PoolId(1), 1),
             nodes: vec![Node { list_max: 2, ..Node::default() }; 3],
             up: vec![true; 3],
         };

@@ -21,7 +21,7 @@ struct OnFile {
 
 impl OnFile {
     fn new() -> Self {
-        let plane = Embedded::create(POOL);
+        let plane = Embedded::create(POOL, 1);
         let mut on_file = Self { plane, file: Vec::new(), now: 0, asks: 1, watched: Vec::new() };
         on_file.drive(usize::MAX);
         on_file
@@ -67,7 +67,7 @@ impl OnFile {
 
     fn open(&mut self) {
         let known = Known { revision: 0 };
-        let opened = Embedded::open(Instant(self.now), POOL, &self.file, known);
+        let opened = Embedded::open(Instant(self.now), POOL, &self.file, known, 2);
         let (plane, length) = opened.expect("what was stored is sound");
         self.file.truncate(length);
         self.plane = plane;

@@ -39,7 +39,7 @@ pub struct Says {
 impl Plane {
     pub fn create() -> Self {
         let (file, starts, mutant) = (Vec::new(), 0, None);
-        Self { plane: Embedded::create(PoolId(1)), file, starts, mutant }
+        Self { plane: Embedded::create(PoolId(1), 1), file, starts, mutant }
     }
 
     #[cfg(feature = "mutants")]
@@ -84,7 +84,7 @@ impl Plane {
 
     pub fn crash(&mut self, now: u64) -> Says {
         self.starts += 1;
-        let opened = Embedded::open(Instant(now), PoolId(1), &self.file, Known { revision: 0 });
+        let opened = Embedded::open(Instant(now), PoolId(1), &self.file, Known { revision: 0 }, 2);
         let (mut plane, length) = opened.expect("what is stored is sound");
         self.file.truncate(length);
         if let Some(mutant) = self.mutant {

@@ -15,7 +15,7 @@ struct Plane {
 
 impl Plane {
     fn new() -> Self {
-        Self { plane: Embedded::create(PoolId(1)), lost: false, mute: false }
+        Self { plane: Embedded::create(PoolId(1), 1), lost: false, mute: false }
     }
 
     fn answer(&mut self, now: Instant, id: PlaneAskId, ask: PlaneAsk) -> Option<PlaneAnswer> {

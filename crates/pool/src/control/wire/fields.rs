@@ -6,9 +6,10 @@ use super::super::contract::{
     CHANGES_MAX, Change, Check, KEY_BYTES_MAX, Kept, LeaseId, PlaneAnswer, PlaneAsk, PlaneAskId,
     PlaneRefusal, RANGE_MAX, VALUE_BYTES_MAX,
 };
+use super::super::lives::{LIVES_MAX, Life, PlaneFacts};
 use super::{
     GROUPS_MAX, Hello, LIMITS_MAX, Message, NAME_BYTES_MAX, POLICY_BYTES_MAX, PROFILE_BYTES_MAX,
-    PlaneFacts, Report, TOLD_MAX, within,
+    Report, TOLD_MAX, within,
 };
 use crate::controller::solver::Demand;
 use crate::controller::{Explained, Limit, NodeSeen, Redundancy, Room, VolumeSeen};
@@ -166,9 +167,14 @@ fn write_hello(to: &mut Writer, hello: &Hello) -> Result<(), WireError> {
     to.u128(hello.pool.0);
     write_bytes(to, "bytes of a name", hello.name.as_bytes(), NAME_BYTES_MAX)?;
     to.u8(u8::from(hello.plane.is_some()));
-    if let Some(PlaneFacts { revision, epoch }) = hello.plane {
-        to.u64(revision);
-        to.u64(epoch);
+    if let Some(PlaneFacts { revision, lives }) = &hello.plane {
+        within("starts of a plane", lives.len(), LIVES_MAX)?;
+        to.u64(*revision);
+        to.u32(lives.len() as u32);
+        for life in lives {
+            to.u64(life.stamp);
+            to.u64(life.revision);
+        }
     }
     Ok(())
 }
@@ -178,7 +184,13 @@ fn read_hello(from: &mut Reader<'_>) -> Result<Hello, WireError> {
     let name = read_text(from, "bytes of a name", NAME_BYTES_MAX)?;
     let plane = if read_flag(from, "whether a plane answers")? {
         let what = "the facts of a plane";
-        Some(PlaneFacts { revision: need(from.u64(), what)?, epoch: need(from.u64(), what)? })
+        let revision = need(from.u64(), what)?;
+        let count = read_count(from, "starts of a plane", LIVES_MAX)?;
+        let life = |from: &mut Reader<'_>| {
+            Ok(Life { stamp: need(from.u64(), what)?, revision: need(from.u64(), what)? })
+        };
+        let lives = (0..count).map(|_| life(from)).collect::<Result<_, WireError>>()?;
+        Some(PlaneFacts { revision, lives })
     } else {
         None
     };

@@ -18,6 +18,7 @@ use super::contract::{
     CHANGES_MAX, KEY_BYTES_MAX, PlaneAnswer, PlaneAsk, PlaneAskId, RANGE_MAX, VALUE_BYTES_MAX,
     commit_is_valid,
 };
+use super::lives::PlaneFacts;
 use crate::controller::{Explained, NodeSeen, VolumeSeen};
 use crate::wire::{WIRE_VERSION, WireError};
 use crate::words::{Members, NodeId, PoolId, VolumeId};
@@ -58,15 +59,6 @@ pub struct Hello {
     pub name: String,
     /// How far the plane has come, in what it sends; nothing else has this.
     pub plane: Option<PlaneFacts>,
-}
-
-/// How far a control plane has come. Both never fall, unless it was wiped or an old copy was put back.
-#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
-pub struct PlaneFacts {
-    /// Its revision.
-    pub revision: u64,
-    /// Its starts.
-    pub epoch: u64,
 }
 
 /// What a node or a client tells the controller.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::control::contract::{Change, Check, Kept, LeaseId, PlaneRefusal};
+use crate::control::lives::Life;
 use crate::controller::solver::Demand;
 use crate::controller::{Limit, Redundancy, Room};
 use flash::Random;
@@ -140,7 +141,10 @@ fn message(random: &mut Random) -> Message {
     let id = PlaneAskId(random.next_u64());
     match random.below(8) {
         0 => {
-            let plane = random.chance(0.5).then_some(PlaneFacts { revision: id.0, epoch: 3 });
+            let plane = random.chance(0.5).then(|| {
+                let life = |at| Life { stamp: id.0 ^ at, revision: at };
+                PlaneFacts { revision: id.0, lives: (0..random.below(33)).map(life).collect() }
+            });
             Message::Hello(Hello { pool: PoolId(u128::MAX - 4), name: "a node €".into(), plane })
         }
         1 | 2 => Message::Ask { id, ask: ask(random) },
@@ -216,7 +220,7 @@ fn bytes_of_messages_stay_as_they_are() {
         let bytes = message.encode().expect("it fits");
         bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
     };
-    let plane = Some(PlaneFacts { revision: 5, epoch: 2 });
+    let plane = Some(PlaneFacts { revision: 5, lives: vec![Life { stamp: 2, revision: 3 }] });
     let hello = Message::Hello(Hello { pool: PoolId(1), name: "a".into(), plane });
     let lease = Some(LeaseId(9));
     let changes = vec![
@@ -237,8 +241,8 @@ fn bytes_of_messages_stay_as_they_are() {
 /// Head, then body: docs/formats.md has the tables.
 const GOLDEN: [&str; 4] = [
     concat!(
-        "574304012600000032f7c4190000000000000000",
-        "0100000000000000000000000000000001000000610105000000000000000200000000000000",
+        "5743040132000000721155380000000000000000",
+        "0100000000000000000000000000000001000000610105000000000000000100000002000000000000000300000000000000",
     ),
     concat!(
         "574304042e00000055947fb40400000000000000",

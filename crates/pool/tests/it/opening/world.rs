@@ -122,7 +122,7 @@ impl World {
             now: 0,
             random: Random::new(seed),
             rates,
-            plane: Embedded::create(PoolId(1)),
+            plane: Embedded::create(PoolId(1), 1),
             file: Vec::new(),
             starts: 0,
             nodes,
@@ -325,7 +325,7 @@ impl World {
     fn crash_plane(&mut self) {
         self.starts += 1;
         let known = Known { revision: 0 };
-        let opened = Embedded::open(Instant(self.now), PoolId(1), &self.file, known);
+        let opened = Embedded::open(Instant(self.now), PoolId(1), &self.file, known, 2);
         let (mut plane, length) = opened.expect("what is stored is sound");
         self.file.truncate(length);
         if let Some(mutant) = self.mutant {

@@ -15,8 +15,8 @@ use pool::control::contract::{
     Change, Check, Kept, LeaseId, PlaneAnswer, PlaneAsk, PlaneRefusal, RANGE_MAX,
 };
 use pool::control::keys;
+use pool::control::lives::PlaneFacts;
 use pool::control::values::{FORMAT, FoundedRecord, PoolRecord, Value as _};
-use pool::control::wire::PlaneFacts;
 use pool::words::PoolId;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -153,7 +153,7 @@ impl Cluster {
                 self.member, record.cluster
             ));
         }
-        Ok(PlaneFacts { revision, epoch: 0 })
+        Ok(PlaneFacts { revision, lives: Vec::new() })
     }
 
     async fn found(&self) -> Result<(), String> {

@@ -8,7 +8,8 @@ use super::super::PoolError;
 use super::super::config::{PlaneAt, PlaneConfig};
 use super::{embedded, etcd};
 use pool::control::contract::{PlaneAnswer, PlaneAsk, PlaneAskId, PlaneRefusal};
-use pool::control::wire::{PlaneFacts, ask_is_valid};
+use pool::control::lives::{PlaneFacts, Seen};
+use pool::control::wire::ask_is_valid;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
@@ -159,8 +160,8 @@ struct State {
     next: u64,
     /// Asks that no connection has taken yet; some may have been given up meanwhile.
     unsent: VecDeque<(u64, PlaneAsk)>,
-    /// How far the plane had come when it was last heard.
-    known: PlaneFacts,
+    /// What was heard of the plane last.
+    known: Seen,
 }
 
 /// All handles are gone.
@@ -183,7 +184,7 @@ impl State {
             pending: BTreeMap::new(),
             next: 1,
             unsent: VecDeque::new(),
-            known: PlaneFacts::default(),
+            known: Seen::default(),
         }
     }
 
@@ -196,7 +197,7 @@ impl State {
             let trouble = match connected {
                 Err(Closed) => return,
                 Ok(Err(trouble)) => trouble,
-                Ok(Ok(session)) => match self.went_back(session.facts) {
+                Ok(Ok(session)) => match self.went_back(&session.facts) {
                     Some(trouble) => trouble,
                     None => {
                         patience = PATIENCE.0;
@@ -233,7 +234,7 @@ impl State {
     /// Asks and answers over a connection, until it breaks.
     async fn serve(&mut self, session: Session) -> Result<String, Closed> {
         let Session { asks, mut answers, mut driver, facts } = session;
-        self.known = self.known.max(facts);
+        self.known = Seen::of(&facts);
         loop {
             self.send(&asks);
             let late = self.late();
@@ -365,11 +366,11 @@ impl State {
     }
 
     /// What a plane that has lost something says of itself must not be believed: owners would come back.
-    fn went_back(&self, facts: PlaneFacts) -> Option<String> {
-        (facts.revision < self.known.revision || facts.epoch < self.known.epoch).then(|| {
+    fn went_back(&self, facts: &PlaneFacts) -> Option<String> {
+        (!facts.has(self.known)).then(|| {
             format!(
-                "{}: the control plane is at revision {}, but had {}: it was wiped, or an old copy was put back; \
-                 put back the newest one",
+                "{}: the control plane is at revision {}, and lacks what it had at {}: it was wiped, or an old copy was \
+                 put back; put back the newest one, or, if that is lost, start this part again",
                 self.config.at, facts.revision, self.known.revision
             )
         })

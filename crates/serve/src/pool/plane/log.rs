@@ -4,7 +4,7 @@
 //! one that never was: whoever owns a volume would be forgotten. How far the log has come stands in the lock, too,
 //! so that an older copy of the log alone is not taken for the newest one.
 
-use super::super::PoolError;
+use super::super::{PoolError, drawn};
 use crate::files;
 use pool::control::embedded::{Embedded, Known, Store};
 use pool::words::PoolId;
@@ -28,6 +28,11 @@ pub struct LogFile {
 /// What the lock holds: a revision that the log has come to, and a checksum. It is written behind the log and not
 /// waited for: a power cut may leave an older one, never one that the log lacks.
 struct Reached;
+
+/// Of a start of the plane: not 0, which stands for none.
+fn stamp() -> Result<u64, PoolError> {
+    Ok(drawn()? as u64 | 1)
+}
 
 impl Reached {
     const BYTES: usize = 12;
@@ -80,7 +85,7 @@ impl LogFile {
                 let plane = log.read(pool, now)?;
                 Ok((log, plane))
             }
-            (false, false) => Ok((log, Embedded::create(pool))),
+            (false, false) => Ok((log, Embedded::create(pool, stamp()?))),
             (false, true) => Err(failed(
                 &log.path,
                 &format!(
@@ -101,7 +106,7 @@ impl LogFile {
             Ok(()) => Reached::decode(&reached),
             Err(_) => Known::default(),
         };
-        let (plane, length) = Embedded::open(now, pool, &bytes, known)
+        let (plane, length) = Embedded::open(now, pool, &bytes, known, stamp()?)
             .map_err(|error| PoolError::Log { path: path.clone(), error })?;
         let file = files::open(path, OpenOptions::new().append(true)).map_err(unread)?;
         if length < bytes.len() {

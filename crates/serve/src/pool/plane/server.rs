@@ -15,7 +15,7 @@ use pool::control::contract::{Change, Check, PlaneAnswer, PlaneAsk, PlaneAskId};
 use pool::control::embedded::{Embedded, PlaneInput, PlaneOutput, Store, Told};
 use pool::control::keys;
 use pool::control::values::{FORMAT, PoolRecord, Value};
-use pool::control::wire::{Hello, Message, PlaneFacts, shorten};
+use pool::control::wire::{Hello, Message, shorten};
 use pool::words::PoolId;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -243,10 +243,9 @@ impl Core {
             self.log.reached(self.plane.revision());
             self.plane.handle(Instant(self.now()), PlaneInput::Stored { sequence });
         }
-        let facts = PlaneFacts { revision: self.plane.revision(), epoch: self.plane.epoch() };
         for (client, out) in std::mem::take(&mut self.joined) {
             let pool = self.plane.pool();
-            let hello = Hello { pool, name: "plane".to_owned(), plane: Some(facts) };
+            let hello = Hello { pool, name: "plane".to_owned(), plane: Some(self.plane.facts()) };
             if out.put(&Message::Hello(hello)) {
                 self.clients.insert(client, out);
             }

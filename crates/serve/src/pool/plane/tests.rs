@@ -287,6 +287,43 @@ fn a_plane_that_lost_what_it_had_is_not_believed() {
 }
 
 #[test]
+fn an_old_copy_of_a_plane_is_not_believed_either_when_it_has_gone_on_farther() {
+    let mut served = Served::new("forked");
+    let mut linked = Linked::new(&served.client());
+    let commit = || PlaneAsk::Commit { checks: Vec::new(), changes: put("a", 1) };
+    let mut others = Vec::new();
+    assert!(matches!(linked.answer(commit(), &mut others), PlaneAnswer::Committed { .. }));
+    served.kill();
+    let data = served.config.plane.data.clone();
+    let [copy, newest] = ["copy", "newest"].map(|name| served.folder().join(name));
+    std::fs::create_dir(&copy).expect("it is ours");
+    for entry in std::fs::read_dir(&data).expect("it is ours").flatten() {
+        std::fs::copy(entry.path(), copy.join(entry.file_name())).expect("it is ours");
+    }
+    served.start();
+    linked.wait(true);
+    assert!(matches!(linked.answer(commit(), &mut others), PlaneAnswer::Committed { .. }));
+    served.kill();
+    std::fs::rename(&data, &newest).expect("it is ours");
+    std::fs::rename(&copy, &data).expect("it is ours");
+    served.start();
+    let mut calls = PlaneCalls::connect(&served.client()).expect("a thread");
+    for at in 0..10 {
+        calls.commit(Vec::new(), put("b", at)).expect("who knows of nothing newer is served");
+    }
+    let refused = PlaneAnswer::Refused(PlaneRefusal::Unavailable);
+    assert_eq!(linked.answer(commit(), &mut others), refused);
+    let trouble = linked.link.trouble().expect("it is refused");
+    assert!(trouble.contains("an old copy was put back"), "{trouble}");
+    served.kill();
+    std::fs::remove_dir_all(&data).expect("it is ours");
+    std::fs::rename(&newest, &data).expect("it is ours");
+    served.start();
+    linked.wait(true);
+    assert!(matches!(linked.answer(commit(), &mut others), PlaneAnswer::Committed { .. }));
+}
+
+#[test]
 fn handles_share_a_connection_and_each_hears_its_own_answers_only() {
     let served = Served::new("handles");
     let mut linked = Linked::new(&served.client());

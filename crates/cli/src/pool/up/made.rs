@@ -79,6 +79,8 @@ pub struct Made {
     folder: PathBuf,
     layout: Layout,
     nodes: Vec<Node>,
+    /// Locked for as long as it runs: nobody else starts parts there.
+    _up: fs::File,
 }
 
 impl Made {
@@ -91,7 +93,7 @@ impl Made {
         let making = folder.join(MAKING);
         if making.exists() {
             // Whoever made it was stopped before anything ran there, if nobody is at it.
-            lock(&making)?;
+            lock(&making, "is making it")?;
             fs::remove_dir_all(folder).map_err(failed(folder))?;
         }
         if folder.exists() && fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
@@ -102,11 +104,11 @@ impl Made {
             ));
         }
         fs::create_dir_all(folder).map_err(failed(folder))?;
-        let _lock = lock(&making)?;
+        let _lock = lock(&making, "is making it")?;
         let numbers = 1..=layout.nodes * layout.ssds;
         let nodes = numbers.map(|number| Ok(node(number, &layout, free_port()?)));
         let nodes = nodes.collect::<Result<Vec<Node>, Failure>>()?;
-        let made = Self { folder: folder.into(), layout, nodes };
+        let made = Self { folder: folder.into(), layout, nodes, _up: up(folder)? };
         made.write()?;
         // Last: without it nothing here counts.
         write(&note, &made.note().to_string())?;
@@ -122,7 +124,7 @@ impl Made {
         let ports = ports.iter().filter_map(|port| port.as_u64()?.try_into().ok());
         let nodes: Vec<Node> =
             ports.zip(1..).map(|(port, number)| node(number, &layout, port)).collect();
-        let made = Self { folder: folder.into(), layout, nodes };
+        let made = Self { folder: folder.into(), layout, nodes, _up: up(folder)? };
         if made.note() != found {
             return Err(format!(
                 "{}: was made with {}: say the same, or remove it (`rm -r`) and begin anew",
@@ -302,13 +304,18 @@ fn described(note: &Value) -> String {
     )
 }
 
-/// Makes sure that nobody else makes the same folder.
-fn lock(path: &Path) -> Result<fs::File, Failure> {
+/// Makes sure that nobody else runs the pool of the folder.
+fn up(folder: &Path) -> Result<fs::File, Failure> {
+    lock(&folder.join("up.lock"), "runs there")
+}
+
+/// Makes sure that nobody else does this in the same folder.
+fn lock(path: &Path, doing: &str) -> Result<fs::File, Failure> {
     let file = fs::File::create(path).map_err(failed(path))?;
     let busy = |_| {
         let folder = path.parent().unwrap_or(path).display();
         format!(
-            "{folder}: another `weir pool up` is making it: wait, or choose another folder by --data"
+            "{folder}: another `weir pool up` {doing}: wait, or choose another folder by --data"
         )
     };
     file.try_lock().map_err(busy)?;
@@ -332,14 +339,19 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("weir-made-{}", std::process::id()));
         let drives = Drives::Memory { large_bands: false };
         let layout = Layout { nodes: 2, ssds: 1, bytes: 64 << 20, replicas: 2, drives };
-        let make = || Made::make_or_open(&folder, layout.clone()).map(|made| made.nodes().len());
+        let open = || Made::make_or_open(&folder, layout.clone());
+        let make = || open().map(|made| made.nodes().len());
         fs::create_dir_all(folder.join("certs")).expect("a folder");
         assert!(make().expect_err("it is somebody else's").contains("has not made"));
-        let at_it = lock(&folder.join(MAKING)).expect("nobody is");
+        let at_it = lock(&folder.join(MAKING), "is making it").expect("nobody is");
         assert!(make().expect_err("it is being made").contains("another `weir pool up`"));
         drop(at_it);
         assert_eq!(make(), Ok(2));
         assert_eq!(make(), Ok(2), "it goes on with what is there");
+        let runs = open().expect("it is there");
+        assert!(make().expect_err("parts run there").contains("runs there"));
+        drop(runs);
+        assert_eq!(make(), Ok(2), "it has ended");
         fs::remove_dir_all(&folder).expect("it is there");
     }
 }

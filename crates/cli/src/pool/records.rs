@@ -306,7 +306,7 @@ fn resize(args: &Resize) -> Result<End, Failure> {
 fn room_there(rooms: &Rooms) -> String {
     format!(
         "nodes that take bands have {} raw blocks in {} failure domains, of which {} are kept for volumes that exist and \
-         {} hold something",
+         {} hold something (what a volume had that was just deleted is free in some ten seconds)",
         rooms.raw_blocks(),
         rooms.domains(),
         rooms.taken(),

@@ -63,24 +63,39 @@ impl Part {
     /// The same, of a part of which there are several, by a name of its own.
     fn start_as(scratch: &Scratch, (what, name): (&str, &str), config: &str) -> Self {
         let mut part = Self::begin(scratch, (what, name), config);
-        let out = BufReader::new(part.child.stdout.take().expect("a pipe"));
+        assert!(part.is_ready(), "{what} is not ready: {}", part.said());
+        part
+    }
+
+    /// Waits until it says that it is ready, or ends.
+    fn is_ready(&mut self) -> bool {
+        let out = BufReader::new(self.child.stdout.take().expect("a pipe"));
         let (to, ready) = mpsc::channel();
         std::thread::spawn(move || {
             let mut lines = out.lines().map_while(Result::ok);
             to.send(lines.find(|line| line.starts_with("ready"))).ok();
         });
         let line = ready.recv_timeout(PATIENCE).unwrap_or(None);
-        let line = line.unwrap_or_else(|| panic!("{what} is not ready: {}", part.said()));
-        part.ready = line.trim_start_matches("ready").trim().to_owned();
-        part
+        let ready = line.as_ref().map(|line| line.trim_start_matches("ready").trim().to_owned());
+        self.ready = ready.unwrap_or_default();
+        line.is_some()
     }
 
     /// Starts it, and does not wait.
-    fn begin(scratch: &Scratch, (what, name): (&str, &str), config: &str) -> Self {
+    fn begin(scratch: &Scratch, part: (&str, &str), config: &str) -> Self {
+        Self::begin_with(scratch, part, config, &[])
+    }
+
+    fn begin_with(
+        scratch: &Scratch,
+        (what, name): (&str, &str),
+        config: &str,
+        more: &[&str],
+    ) -> Self {
         let log = scratch.path().join(format!("{name}.log"));
         let file = File::create(&log).expect("a scratch file");
         let mut command = Command::new(weir_path());
-        command.args(["pool", what, "--config", config]).stdin(Stdio::null());
+        command.args(["pool", what, "--config", config]).args(more).stdin(Stdio::null());
         let child = command.stdout(Stdio::piped()).stderr(file).spawn().expect("weir starts");
         Self { child, log, ready: String::new() }
     }
@@ -409,8 +424,12 @@ impl Whole {
     }
 
     fn create(&self) {
+        self.create_with(&[]);
+    }
+
+    fn create_with(&self, more: &[&str]) {
         let create = ["pool", "volume", "create", "data", "--size", "48MiB", "--band", "3MiB"];
-        done(&[&create[..], &["--config", &self.admin]].concat());
+        done(&[&create[..], more, &["--config", &self.admin]].concat());
     }
 
     fn client_config(&self, more: &str) -> String {
@@ -420,6 +439,16 @@ impl Whole {
             self.plane
         );
         config(&self.scratch, (&self.id, "certs", "client"), &served)
+    }
+
+    /// Waits until a client says all of this of what it waits for.
+    fn until_told(&self, client: &Part, words: &[&str]) {
+        let socket = self.scratch.file("client.sock");
+        let begun = Instant::now();
+        while !words.iter().all(|word| told_by(&weir(&["pool", "ask", &socket])).contains(word)) {
+            assert!(begun.elapsed() < PATIENCE, "{}", client.said());
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     fn start_client(&self) -> Part {
@@ -475,17 +504,7 @@ fn a_client_says_which_nodes_its_volume_cannot_do_without_and_that_it_was_delete
     assert!(said.contains("Bring them back") && !said.contains("never formatted"), "{said}");
     // Else it waits, and says for whom.
     let waits = Part::begin(&pool.scratch, ("client", "client-waits"), &pool.client_config(""));
-    let begun = Instant::now();
-    let socket = pool.scratch.file("client.sock");
-    let told = || {
-        let asked = weir(&["pool", "ask", &socket]);
-        let text = told_by(&asked);
-        text.contains("waiting for") && (text.contains("nodes 1, 2") || text.contains("nodes 2, 1"))
-    };
-    while !told() {
-        assert!(begun.elapsed() < PATIENCE, "{}", waits.said());
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    pool.until_told(&waits, &["waiting for", "of nodes", " 1", " 2"]);
     waits.kill();
     (1..=2).for_each(|node| pool.start_node(node));
     let mut client = pool.start_client();
@@ -497,4 +516,103 @@ fn a_client_says_which_nodes_its_volume_cannot_do_without_and_that_it_was_delete
         said.contains("was deleted from the pool") && !said.contains("another client"),
         "{said}"
     );
+}
+
+#[test]
+fn after_the_loss_of_nodes_what_was_found_is_shown_to_who_salvages_it_and_nothing_that_was_never_written()
+ {
+    let mut pool = Whole::new("pool-salvage", 4);
+    (1..=3).for_each(|node| pool.start_node(node));
+    pool.create();
+    let client = pool.start_client();
+    (1..=2).for_each(|seed| write_all(&pool.scratch, seed));
+    client.stop();
+    let config = pool.client_config("go_on = true\n");
+    let mut served = None;
+    // What recovery begins with lies on two nodes: one of these is left by two of the three pairs.
+    for lost in [[1, 2], [1, 3], [2, 3]] {
+        lost.iter().for_each(|node| pool.nodes[node - 1].take().expect("it runs").kill());
+        let part = ("client", "client-salvage");
+        let mut client = Part::begin_with(&pool.scratch, part, &config, &["--salvage"]);
+        if client.is_ready() {
+            served = Some((client, lost));
+            break;
+        }
+        assert!(!client.ended().success(), "{}", client.said());
+        assert!(client.said().contains("Too little is left for --salvage"), "{}", client.said());
+        lost.iter().for_each(|node| pool.start_node(*node));
+    }
+    let (client, lost) = served.expect("one of them");
+    let [unreadable, newest, ..] = kinds_of_blocks(&pool.scratch);
+    assert!(unreadable > 0 && newest > 0, "{unreadable} {newest}");
+    pool.start_node(4);
+    for node in lost.map(|node| node.to_string()) {
+        done(&["pool", "replace", &node, "--by", "none", "--config", &pool.admin]);
+    }
+    write_all(&pool.scratch, 3);
+    check_all(&pool.scratch, 3);
+    client.stop();
+    // Who does not go on waits for what was given up, and says so.
+    let waits = Part::begin(&pool.scratch, ("client", "client-waits"), &pool.client_config(""));
+    pool.until_told(&waits, &["were given up", "client.go_on"]);
+    waits.kill();
+    let _client = Part::start(&pool.scratch, "client", &pool.client_config("go_on = true\n"));
+    check_all(&pool.scratch, 3);
+}
+
+/// Blocks of 4 KiB that cannot be read, have what was written last, what was written before, and zeroes.
+fn kinds_of_blocks(scratch: &Scratch) -> [usize; 4] {
+    let mut client = connect(scratch);
+    let mut counts = [0; 4];
+    for at in 0..BLOCKS {
+        let [older, newest] = [1, 2].map(|seed| pattern(seed << 16 | at, BLOCK));
+        for part in (0..BLOCK).step_by(4096) {
+            let known = [&newest, &older].map(|data| &data[part..part + 4096]);
+            let kind = match client.try_read(at * BLOCK as u64 + part as u64, 4096) {
+                Err(_) => 0,
+                Ok(found) if found == known[0] => 1,
+                Ok(found) if found == known[1] => 2,
+                Ok(found) => {
+                    assert!(found.iter().all(|byte| *byte == 0), "block {at} was never so");
+                    3
+                }
+            };
+            counts[kind] += 1;
+        }
+    }
+    counts
+}
+
+/// With `--go-on` a band was begun with one copy whenever a node was not there at that moment, and kept it for as long as
+/// it was open, and where nothing was written for ever: what was flushed went with that node.
+#[test]
+fn a_volume_that_goes_on_with_one_node_has_both_copies_when_both_are_there() {
+    let mut pool = Whole::new("pool-goes-on", 2);
+    pool.start_node(1);
+    pool.create_with(&["--go-on"]);
+    let _client = pool.start_client();
+    write_all(&pool.scratch, 1);
+    pool.start_node(2);
+    let socket = pool.scratch.file("client.sock");
+    let begun = Instant::now();
+    let is_whole = || {
+        let status = json(&["pool", "ask", &socket]);
+        let repair = &status["repair"];
+        let has_both = status["nodes"][1]["up"] == true;
+        has_both && repair["bands_lacking"] == 0 && repair["copying"] == 0
+    };
+    // For a while: all bands are looked at once a second.
+    let mut calm = 0;
+    while calm < 30 {
+        assert!(begun.elapsed() < PATIENCE, "{:#}", json(&["pool", "ask", &socket]));
+        std::thread::sleep(Duration::from_millis(100));
+        calm = if is_whole() { calm + 1 } else { 0 };
+    }
+    pool.nodes[0].take().expect("it runs").kill();
+    check_all(&pool.scratch, 1);
+    pool.start_node(1);
+    // What is written now has two copies at once.
+    write_all(&pool.scratch, 2);
+    pool.nodes[1].take().expect("it runs").kill();
+    check_all(&pool.scratch, 2);
 }

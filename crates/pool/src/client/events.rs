@@ -259,9 +259,25 @@ impl<D: Clone> Remote<D> {
         if self.nodes.up(facts) {
             self.break_alone(facts.node);
             self.directory.listed(facts.node);
+            self.end_short();
             self.weights_stale = true;
             self.chores.stir();
             self.unpark();
+        }
+    }
+
+    /// Open bands with fewer members than bands have that are opened now end, so that repair sees to them: one that is
+    /// seldom written to would have one copy for as long as it is open.
+    fn end_short(&mut self) {
+        let open = self.programs.open();
+        let members = open.filter(|(_, nodes)| !nodes.is_empty());
+        let members: Vec<(BlockId, usize)> =
+            members.map(|(block, nodes)| (block, nodes.len())).collect();
+        for (block, members) in members {
+            if self.lanes.is_short(self.now, members, &mut self.nodes) {
+                let step = self.programs.fail(block);
+                self.step(block, step);
+            }
         }
     }
 

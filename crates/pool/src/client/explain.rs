@@ -75,6 +75,12 @@ impl<D: Clone> Remote<D> {
         (next, open)
     }
 
+    /// Open bands with fewer members than the volume has replicas.
+    pub fn open_lacking(&self) -> u64 {
+        let open = self.directory.bands().filter(|held| held.phase == Phase::Open);
+        open.filter(|held| held.nodes.len() < self.config.replicas as usize).count() as u64
+    }
+
     /// What the client does and waits for, in words.
     pub fn explain(&self) -> String {
         let mut text = match self.over {

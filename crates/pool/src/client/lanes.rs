@@ -6,7 +6,8 @@
 //!
 //! Invariants:
 //! - the members of an opening are in different failure domains, and as many as the volume has replicas;
-//!   fewer only once the control plane has recorded that the volume goes on degraded;
+//!   fewer only once the control plane has recorded that the volume goes on degraded, and then as many as there are
+//!   domains with nodes that take bands, whether they are to or not;
 //! - no life is used twice, and none before the control plane has it;
 //! - an opening whose members do not all take new bands any more, or that nobody wants there any more, is
 //!   given back unused, and drawn anew.
@@ -202,18 +203,20 @@ impl Lanes {
 
     /// Whether bands can be opened without these nodes, on as many others as there should be.
     pub fn can_do_without<P>(&self, now: Instant, late: &[NodeId], nodes: &mut Nodes<P>) -> bool {
-        let others: Vec<(NodeId, DomainId)> = nodes
-            .all()
-            .filter(|(id, _)| !late.contains(id))
-            .map(|(id, node)| (id, node.domain))
-            .collect();
-        let mut domains = BTreeSet::new();
-        for (id, domain) in others {
-            if nodes.write_weight(now, id).is_some() {
-                domains.insert(domain);
-            }
+        takers(now, late, nodes) >= self.replicas
+    }
+
+    /// How many members a band must have that is opened now.
+    fn least<P>(&self, now: Instant, nodes: &mut Nodes<P>) -> usize {
+        match self.degraded {
+            true => takers(now, &[], nodes).clamp(1, self.replicas),
+            false => self.replicas,
         }
-        domains.len() >= self.replicas
+    }
+
+    /// Of a volume that goes on degraded: whether a band with so few members could have more by now.
+    pub fn is_short<P>(&self, now: Instant, members: usize, nodes: &mut Nodes<P>) -> bool {
+        self.degraded && members < self.replicas && members < self.least(now, nodes)
     }
 
     /// Whether the members of an opening take new bands; with `choosy`, whether they are also to.
@@ -226,7 +229,7 @@ impl Lanes {
     ) -> bool {
         let members = opening.members.nodes();
         let takes = |weight: Option<f64>| weight.is_some_and(|weight| !choosy || weight > 0.0);
-        (self.degraded || members.len() >= self.replicas)
+        (members.len() >= self.replicas || members.len() >= self.least(now, nodes))
             && members.iter().all(|&id| takes(nodes.write_weight(now, id)))
     }
 
@@ -252,9 +255,17 @@ impl Lanes {
             drawn.push(id);
             free.retain(|&(_, other, _)| other != domain);
         }
-        let enough = drawn.len() == self.replicas || self.degraded;
+        let enough = drawn.len() == self.replicas || drawn.len() >= self.least(now, nodes);
         if enough { Members::new(&drawn) } else { None }
     }
+}
+
+/// Domains with nodes that take bands, without these.
+fn takers<P>(now: Instant, without: &[NodeId], nodes: &mut Nodes<P>) -> usize {
+    let all = nodes.all().filter(|(id, _)| !without.contains(id));
+    let all: Vec<(NodeId, DomainId)> = all.map(|(id, node)| (id, node.domain)).collect();
+    let takes = all.into_iter().filter(|(id, _)| nodes.write_weight(now, *id).is_some());
+    takes.map(|(_, domain)| domain).collect::<BTreeSet<_>>().len()
 }
 
 /// Index of one, by weight; evenly among all if none has any.
@@ -372,6 +383,31 @@ mod tests {
         assert!(lanes.take(NOW, BlockId(0), &mut nodes).is_some());
         lanes.set_degraded(false);
         assert_eq!(lanes.take(NOW, BlockId(1), &mut nodes), None, "it has too few members");
+    }
+
+    #[test]
+    fn a_volume_that_goes_on_degraded_has_all_copies_as_long_as_nodes_take_bands() {
+        let (mut nodes, mut random, mut unused) = (nodes(3), Random::new(3), Vec::new());
+        let mut lanes = lanes(4, 2);
+        lanes.set_degraded(true);
+        nodes.down(NodeId(2));
+        let alone = lanes.refill(NOW, &mut nodes, &mut random, &mut unused);
+        assert!(!alone.is_empty() && alone.iter().all(|of| of.members.nodes().len() == 1));
+        alone.iter().for_each(|opening| lanes.registered(opening.name));
+        assert!(!lanes.is_short(NOW, 1, &mut nodes), "nobody else is there");
+        // The other domain is back: nothing is begun with one copy any more, nor goes on so.
+        nodes.up(NodeFacts { node: NodeId(2), ..NodeFacts::default() });
+        assert!(lanes.is_short(NOW, 1, &mut nodes) && !lanes.is_short(NOW, 2, &mut nodes));
+        assert_eq!(lanes.take(NOW, BlockId(alone[0].name.band), &mut nodes), None);
+        let told = lanes.refill(NOW, &mut nodes, &mut random, &mut unused);
+        assert!(!told.is_empty() && told.iter().all(|of| of.members.nodes().len() == 2));
+        assert_eq!(unused.len(), alone.len());
+        // It is to serve reads: nothing is kept ready with one copy, and who waits has two.
+        let share = NodeWeights { node: NodeId(2), mode: Mode::Reads, read: 1.0, write: 1.0 };
+        nodes.plan(NOW, &Plan { shares: vec![share], until: Instant(9) });
+        lanes.freed(BlockId(3), false);
+        let told = lanes.refill(NOW, &mut nodes, &mut random, &mut unused);
+        assert!(told.iter().all(|of| of.members.nodes().len() == 2), "{told:?}");
     }
 
     #[test]

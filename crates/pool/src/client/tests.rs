@@ -249,6 +249,15 @@ fn nothing_goes_on_with_too_few_nodes_until_it_is_recorded_that_it_may() {
     let openings = bench.register();
     assert_eq!(openings[0].members.nodes(), [NodeId(1)]);
     assert_eq!(bench.fill(0..0), [good(0)]);
+    // When another one is there the band ends, so that repair makes its second copy, and the next one has two.
+    bench.up(2);
+    let seal = |(node, _, ask): &(NodeId, AskId, Ask<u8>)| {
+        *node == NodeId(1) && matches!(ask, Ask::Seal { pages: 1, .. })
+    };
+    let seen = bench.seen();
+    assert!(seen.asks.iter().any(seal), "{:?}", seen.asks);
+    let openings = seen.registered;
+    assert!(!openings.is_empty() && openings.iter().all(|of| of.members.nodes().len() == 2));
 }
 
 #[test]

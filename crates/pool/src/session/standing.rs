@@ -155,6 +155,15 @@ impl Standing {
         }
     }
 
+    /// A node has flushed what it had sealed by then.
+    pub fn flushed(&mut self, name: BandName, node: NodeId) {
+        let Some(life) = self.lives.get_mut(&name) else { return };
+        if life.loose.extract_if(.., |(of, sealed)| *of == node && *sealed).count() > 0 {
+            life.sealed.insert(node);
+            self.stirred.insert(name);
+        }
+    }
+
     /// Nodes came, or something is meant to become of them.
     pub fn stir(&mut self) {
         self.stirred.extend(self.lives.keys());

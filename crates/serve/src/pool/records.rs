@@ -73,8 +73,11 @@ pub fn join(
     node: NodeId,
     joining: Joining,
 ) -> Result<NodeRecord, PoolError> {
-    let before = node_found(calls, node)?;
+    let all = nodes(calls)?;
+    let before = all.iter().find(|found| found.record.node == node).cloned();
+    let others = all.iter().map(|found| &found.record).filter(|other| other.node != node);
     let record = joined(node, before.as_ref().map(|found| &found.record), joining)
+        .and_then(|record| is_of_its_own(record, others))
         .map_err(|why| refused_node(node, &why))?;
     if before.as_ref().is_none_or(|found| found.record != record) {
         put_node(calls, &record, before.map_or(0, |found| found.revision))?;
@@ -110,6 +113,25 @@ fn joined(
     let address = address.unwrap_or_else(|| before.address.clone());
     let profile = profile.unwrap_or_else(|| before.profile.clone());
     Ok(NodeRecord { node, domain: before.domain, address, profile, state })
+}
+
+/// Nobody else listens where a node does, which can be connected to.
+fn is_of_its_own<'a>(
+    record: NodeRecord,
+    mut others: impl Iterator<Item = &'a NodeRecord>,
+) -> Result<NodeRecord, String> {
+    let address = &record.address;
+    let parsed = address.parse::<std::net::SocketAddr>();
+    if parsed.is_ok_and(|of| of.port() == 0 || of.ip().is_unspecified()) {
+        return Err(format!(
+            "cannot be reached at {address}: say the address and port at which others find it"
+        ));
+    }
+    let there = others.find(|other| other.state.counts() && other.address == *address);
+    match there.map(|other| other.node.0) {
+        Some(other) => Err(format!("cannot be at {address}: node {other} is")),
+        None => Ok(record),
+    }
 }
 
 /// A node is to take no bands any more; those that it has move away.
@@ -337,7 +359,7 @@ mod tests {
     use super::*;
 
     fn joining(domain: u32) -> Joining {
-        let (domain, address) = (Some(DomainId(domain)), Some("10.0.0.1:7402".to_owned()));
+        let (domain, address) = (Some(DomainId(domain)), Some(format!("10.0.0.1:740{domain}")));
         Joining { domain, address, profile: None }
     }
 
@@ -371,6 +393,8 @@ mod tests {
             (1, joining(9), "failure domain 1"),
             (2, joining(2), "new number"),
             (8, Joining { domain: None, ..joining(8) }, "say --domain and --address"),
+            (8, joining(3), "10.0.0.1:7403: node 3 is"),
+            (8, Joining { address: Some("0.0.0.0:7408".to_owned()), ..joining(8) }, "be reached"),
         ] {
             let refused = text(join(calls, NodeId(node), joining).map(|_| ()));
             assert!(refused.contains(why), "{refused}");

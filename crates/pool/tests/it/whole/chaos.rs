@@ -230,7 +230,7 @@ impl World {
     }
 
     /// A band that does not lie, whole, in as many domains as it should.
-    fn lacking(&self) -> Option<String> {
+    pub(super) fn lacking(&self) -> Option<String> {
         let machine = self.clients.iter().find_map(|client| client.machine.as_ref())?;
         let directory = machine.session.client()?.directory();
         for held in directory.bands().filter(|held| held.phase == Phase::Sealed) {

@@ -9,7 +9,9 @@ use flash::{FastTier, Geometry, Instant, MICROSECOND, MILLISECOND, Pairing, Rand
 use pool::control::contract::{Change, PlaneAnswer, PlaneAsk, PlaneAskId};
 use pool::control::keys;
 use pool::control::mutant::Mutant;
-use pool::control::values::{FORMAT, NodeRecord, NodeState, PoolRecord, Value, VolumeRecord};
+use pool::control::values::{
+    Degraded, FORMAT, NodeRecord, NodeState, PoolRecord, Value, VolumeRecord,
+};
 use pool::message::{Answer, Ask, AskId, Refusal, Signals};
 use pool::node::PeerId;
 use pool::session::{Input, Output};
@@ -70,6 +72,8 @@ pub struct World {
     /// What the volume has, and whether that becomes more.
     pub lanes: u32,
     pub grows: bool,
+    /// The volume goes on with fewer copies where nodes are missing.
+    goes_on: bool,
     /// There are only as many nodes as copies, and copies rot.
     pub is_narrow: bool,
     /// Copies that did.
@@ -177,6 +181,7 @@ impl World {
             is_pressed,
             is_like_product: seed % 8 != 3,
             grows: matches!(seed % 16, 9 | 11 | 13),
+            goes_on: matches!(seed % 8, 1 | 4 | 5 | 7) && !is_narrow,
             is_narrow,
             rotten: 0,
             is_formatted: false,
@@ -220,6 +225,7 @@ impl World {
             },
             bands,
             lanes: self.lanes,
+            degraded: if self.goes_on { Degraded::GoOn } else { Degraded::Pause },
             ..VolumeRecord::default()
         };
         self.put(keys::volume(VOLUME), &record);
@@ -274,7 +280,12 @@ impl World {
             if self.is_calm && self.is_at_rest() {
                 return self.check_copies();
             }
-            assert!(self.now < TROUBLE_NS + CALM_NS, "no rest: {}", self.explain());
+            assert!(
+                self.now < TROUBLE_NS + CALM_NS,
+                "no rest: {}\nlacking: {:?}",
+                self.explain(),
+                self.lacking()
+            );
         }
     }
 

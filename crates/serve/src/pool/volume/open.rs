@@ -192,7 +192,9 @@ fn mount(
 ) -> Result<Started, String> {
     let is_whole = opened.refused.is_empty() && opened.complete;
     let is_new = opened.bands.is_empty() && is_whole;
-    let lacks = |error: String| if is_whole { error } else { without(opened, &error) };
+    let lacks = |error: String| {
+        if is_whole { error } else { without(opened, &error, options.settings.salvage) }
+    };
     let mut medium: Box<dyn Backend> = Box::new(backend);
     let mut format = is_new;
     loop {
@@ -237,12 +239,18 @@ fn refused(report: &MountReport) -> u64 {
 }
 
 /// Why a volume that was opened without waiting for nodes that are away cannot be used, and what to do.
-fn without(opened: &Opened, error: &str) -> String {
+fn without(opened: &Opened, error: &str, salvages: bool) -> String {
     let away: Vec<String> = opened.away.iter().map(|node| node.0.to_string()).collect();
+    let gone_for_good = match salvages {
+        true => "Too little is left for --salvage: if they are gone for good, so is the volume",
+        false => {
+            "If they are gone for good, `weir pool client --salvage` has what was found shown, which may be older than \
+             what was written last, where enough of it was found"
+        }
+    };
     format!(
         "without nodes {}, which are away, the volume cannot be used: {error}. Bring them back and start the client again: \
-         where it is not told to go on (`client.go_on`) it waits for them. If they are gone for good, `weir pool client \
-         --salvage` has what was found shown, which may be older than what was written last, where enough of it was found",
+         where it is not told to go on (`client.go_on`) it waits for them. {gone_for_good}",
         away.join(", ")
     )
 }

@@ -451,6 +451,25 @@ impl Whole {
         }
     }
 
+    /// Waits until a node is reached and no band lacks a copy.
+    fn until_whole(&self, node: usize) {
+        let socket = self.scratch.file("client.sock");
+        let begun = Instant::now();
+        let is_whole = || {
+            let status = json(&["pool", "ask", &socket]);
+            let repair = &status["repair"];
+            let has_both = status["nodes"][node]["up"] == true;
+            has_both && repair["bands_lacking"] == 0 && repair["copying"] == 0
+        };
+        // For a while: all bands are looked at every five seconds.
+        let mut calm = 0;
+        while calm < 60 {
+            assert!(begun.elapsed() < PATIENCE, "{:#}", json(&["pool", "ask", &socket]));
+            std::thread::sleep(Duration::from_millis(100));
+            calm = if is_whole() { calm + 1 } else { 0 };
+        }
+    }
+
     fn start_client(&self) -> Part {
         Part::start(&self.scratch, "client", &self.client_config(""))
     }
@@ -593,26 +612,12 @@ fn a_volume_that_goes_on_with_one_node_has_both_copies_when_both_are_there() {
     let _client = pool.start_client();
     write_all(&pool.scratch, 1);
     pool.start_node(2);
-    let socket = pool.scratch.file("client.sock");
-    let begun = Instant::now();
-    let is_whole = || {
-        let status = json(&["pool", "ask", &socket]);
-        let repair = &status["repair"];
-        let has_both = status["nodes"][1]["up"] == true;
-        has_both && repair["bands_lacking"] == 0 && repair["copying"] == 0
-    };
-    // For a while: all bands are looked at once a second.
-    let mut calm = 0;
-    while calm < 30 {
-        assert!(begun.elapsed() < PATIENCE, "{:#}", json(&["pool", "ask", &socket]));
-        std::thread::sleep(Duration::from_millis(100));
-        calm = if is_whole() { calm + 1 } else { 0 };
-    }
+    pool.until_whole(1);
     pool.nodes[0].take().expect("it runs").kill();
     check_all(&pool.scratch, 1);
     pool.start_node(1);
-    // What is written now has two copies at once.
     write_all(&pool.scratch, 2);
+    pool.until_whole(0);
     pool.nodes[1].take().expect("it runs").kill();
     check_all(&pool.scratch, 2);
 }

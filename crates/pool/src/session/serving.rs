@@ -2,6 +2,7 @@
 
 mod erases;
 mod members;
+mod seals;
 
 use super::members::{Members, Read};
 use super::standing::{Standing, Step};
@@ -11,16 +12,14 @@ use crate::client::{self, Closed, Directory, End, Over, Remote};
 use crate::control::mutant::Mutant;
 use crate::control::ownership::{Ownership, OwnershipInput, OwnershipOutput};
 use crate::control::registry::{Busy, Registry, RegistryOutput};
-use crate::control::values::{BandRecord, Degraded, NodeRecord, NodeState};
+use crate::control::values::{Degraded, NodeRecord, NodeState};
 use crate::message::{Answer, AskId, NodeFacts, Refusal, Signals};
 use crate::opening::{KnownBand, Opened, Rejoin, RejoinOutput};
 use crate::repair::{Progress, Repair, RepairInput, RepairOutput};
 use crate::words::{BandName, DomainId, Generation, Members as Nodes, NodeId, VolumeId};
 use flash::{BlockId, Command, Instant, MediumError, SECOND, Tag};
+use seals::{SETTLES, Seals};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-/// Of flushes that the FTL does not ask for: the tags of its own end in the number of a block, of which there are fewer.
-const SETTLES: Tag = Tag(u32::MAX);
 
 /// See the head of this file.
 pub(super) struct Serving<D> {
@@ -69,10 +68,7 @@ pub(super) struct Serving<D> {
     ends: BTreeMap<BandName, End<D>>,
     /// What the opening found to be freed, until it is.
     garbage: BTreeSet<(NodeId, BandName)>,
-    /// Seals of bands that have fewer copies than the volume's, on nodes that are not durable, and those of them that a
-    /// flush of ours is under way for.
-    unsettled: Vec<(BandName, NodeId)>,
-    settling: Option<Vec<(BandName, NodeId)>>,
+    seals: Seals,
     rejoins: u64,
     /// Nodes that would not flush: when the last time, and how long they waited then.
     distrusted: BTreeMap<NodeId, (Instant, u64)>,
@@ -151,8 +147,7 @@ impl<D: Clone> Serving<D> {
             erasing: BTreeMap::new(),
             ends: BTreeMap::new(),
             garbage: opened.garbage.iter().copied().collect(),
-            unsettled: Vec::new(),
-            settling: None,
+            seals: Seals::default(),
             rejoins: 0,
             distrusted: BTreeMap::new(),
             fenced: false,
@@ -223,8 +218,7 @@ impl<D: Clone> Serving<D> {
     pub fn progress(&self, now: Instant) -> Progress {
         let of_sealed = self.repair.progress(now);
         // Repair sees those that are sealed for good.
-        let unsettled = self.unsettled.len() + self.settling.as_ref().map_or(0, Vec::len);
-        let others = self.remote.open_lacking() + unsettled as u64;
+        let others = self.remote.open_lacking() + self.seals.count();
         Progress { lacking: of_sealed.lacking + others, ..of_sealed }
     }
 
@@ -549,34 +543,9 @@ impl<D: Clone> Serving<D> {
         }
         let facts = &self.facts;
         let is_durable = |node| facts.get(&node).is_some_and(|facts: &NodeFacts| facts.durable);
-        if *pages > 0 && self.registry.record(*name).is_some_and(|record| self.is_short(record)) {
-            let volatile = sealed.iter().filter(|node| !is_durable(**node));
-            self.unsettled.extend(volatile.map(|node| (*name, *node)));
-        }
         self.standing.closed(*name, *pages, (sealed, nothing), is_durable);
+        self.sealed(closed);
         self.settle(*name);
-    }
-
-    /// It was begun with fewer members than bands of the volume should have.
-    fn is_short(&self, record: &BandRecord) -> bool {
-        record.members.nodes().len() < self.replicas
-    }
-
-    /// Has seals flushed that repair waits for, to make the copies which these bands never had. The next checkpoint would
-    /// see to it, but where nothing is written there is none.
-    fn settle_seals(&mut self) -> bool {
-        if self.settling.is_some() || self.unsettled.is_empty() {
-            return false;
-        }
-        self.settling = Some(std::mem::take(&mut self.unsettled));
-        let flush = Command::Flush { tag: SETTLES };
-        self.remote.handle(self.now, client::Input::Command(flush));
-        true
-    }
-
-    fn settled(&mut self, well: bool) {
-        let settling = self.settling.take().into_iter().flatten();
-        settling.filter(|_| well).for_each(|(name, node)| self.standing.flushed(name, node));
     }
 
     fn of_registry(&mut self, output: RegistryOutput) {

@@ -33,9 +33,7 @@ impl<D: Clone> Serving<D> {
             self.standing.stir();
         } else {
             self.standing.down(node);
-            for seals in self.settling.iter_mut().chain([&mut self.unsettled]) {
-                seals.retain(|(_, of)| *of != node);
-            }
+            self.seals.down(node);
         }
         if matches!(link.stage, Stage::Joined) {
             self.remote.handle(self.now, client::Input::Down { node });

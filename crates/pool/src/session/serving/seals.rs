@@ -1,0 +1,69 @@
+//! Seals that repair waits for: of bands that were begun with fewer members than they should have, on nodes that are not
+//! durable at completion. Repair makes the copies that these bands never had when each that is there is sealed for good. The
+//! next checkpoint of the FTL would see to that, but where nothing is written there is none: so they are flushed.
+
+use super::Serving;
+use crate::client::{self, Closed};
+use crate::control::values::BandRecord;
+use crate::message::NodeFacts;
+use crate::words::{BandName, NodeId};
+use flash::{Command, Tag};
+use std::collections::BTreeSet;
+
+/// Of flushes that the FTL does not ask for: the tags of its own end in the number of a block, of which there are fewer.
+pub(super) const SETTLES: Tag = Tag(u32::MAX);
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(super) struct Seals {
+    /// Since the last flush of these began.
+    unsettled: Vec<(BandName, NodeId)>,
+    /// That it is under way for.
+    settling: Option<Vec<(BandName, NodeId)>>,
+}
+
+impl Seals {
+    /// A node is gone: what it had sealed counts no more.
+    pub fn down(&mut self, node: NodeId) {
+        for seals in self.settling.iter_mut().chain([&mut self.unsettled]) {
+            seals.retain(|(_, of)| *of != node);
+        }
+    }
+
+    /// Bands.
+    pub fn count(&self) -> u64 {
+        let all = self.settling.iter().flatten().chain(&self.unsettled);
+        all.map(|(name, _)| name).collect::<BTreeSet<_>>().len() as u64
+    }
+}
+
+impl<D: Clone> Serving<D> {
+    /// Members have sealed a band.
+    pub(super) fn sealed(&mut self, Closed { name, pages, sealed, .. }: &Closed) {
+        let is_short = |record: &BandRecord| record.members.nodes().len() < self.replicas;
+        if *pages > 0 && self.registry.record(*name).is_some_and(is_short) {
+            let durable =
+                |node| self.facts.get(node).is_some_and(|facts: &NodeFacts| facts.durable);
+            let volatile = sealed.iter().filter(|node| !durable(node));
+            self.seals.unsettled.extend(volatile.map(|node| (*name, *node)));
+        }
+    }
+
+    /// Has them flushed; whether it did.
+    pub(super) fn settle_seals(&mut self) -> bool {
+        let seals = &mut self.seals;
+        if seals.settling.is_some() || seals.unsettled.is_empty() {
+            return false;
+        }
+        seals.settling = Some(std::mem::take(&mut seals.unsettled));
+        let flush = Command::Flush { tag: SETTLES };
+        self.remote.handle(self.now, client::Input::Command(flush));
+        true
+    }
+
+    /// That flush has ended.
+    pub(super) fn settled(&mut self, well: bool) {
+        let settling = self.seals.settling.take().into_iter().flatten();
+        settling.filter(|_| well).for_each(|(name, node)| self.standing.flushed(name, node));
+    }
+}

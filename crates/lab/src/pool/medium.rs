@@ -126,7 +126,8 @@ impl PoolMedium {
                 Output::Unused(_)
                 | Output::Closed(_)
                 | Output::Ends { .. }
-                | Output::Unflushed(_) => {}
+                | Output::Unflushed(_)
+                | Output::Flushed(_) => {}
                 Output::Weights(weights) => self.weights = Some(weights),
                 Output::Fenced(_) => self.fenced = true,
             }

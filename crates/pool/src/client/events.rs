@@ -446,7 +446,10 @@ impl<D: Clone> Remote<D> {
             }
             Purpose::Chore { name, what } => self.chore_done(node, name, what, &answer),
             Purpose::Flush { number } => match answer {
-                Answer::Done => self.flushes.done(self.now, node, number),
+                Answer::Done => {
+                    self.flushes.done(self.now, node, number);
+                    self.outputs.push_back(Output::Flushed(node));
+                }
                 Answer::Refused(Refusal::Busy) => {
                     self.timers.set(self.now + self.config.retry_ns, Timer::Flush(node));
                 }

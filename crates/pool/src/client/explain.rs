@@ -5,7 +5,7 @@ use super::lanes::Next;
 use super::nodes::Node;
 use super::shares::{Shares, WANTED_MAX};
 use super::{Output, Over, Remote};
-use crate::words::NodeId;
+use crate::words::{BandName, NodeId};
 use flash::{BLOCK_BYTES, BlockId};
 use ftl::policy::{UnitWeights, WEIGHT_FULL};
 
@@ -73,6 +73,15 @@ impl<D: Clone> Remote<D> {
         let next = self.weights.next.iter().filter(|&&weight| weight > 0).count();
         let open = self.weights.open.iter().filter(|&&(_, weight)| weight > 0).count();
         (next, open)
+    }
+
+    /// Whether some node has all pages of this life so that a power cut leaves them.
+    pub fn is_durable(&self, name: BandName) -> bool {
+        let has = |&node: &NodeId| {
+            self.nodes.is_durable(node) || !self.flushes.unflushed(node).any(|of| of == name)
+        };
+        let is_alone = self.flushes.alone().any(|of| of == name);
+        !is_alone && self.directory.life(name).is_some_and(|held| held.nodes.iter().any(has))
     }
 
     /// Open bands with fewer members than the volume has replicas.

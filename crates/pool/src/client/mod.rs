@@ -183,6 +183,8 @@ pub enum Output<D> {
     /// This node would not flush, or did not in time: nothing that it has not flushed counts, neither pages nor seals
     /// and frees. Where it had pages, [`Output::Ends`] has come before.
     Unflushed(NodeId),
+    /// A node has flushed what it was asked to.
+    Flushed(NodeId),
     /// For `ftl::Ftl::set_unit_weights`.
     Weights(UnitWeights),
     /// The client is over: what was not acknowledged may have been done or not. The FTL gets `Input::Fail`

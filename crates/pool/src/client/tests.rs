@@ -116,7 +116,7 @@ impl Bench {
                 Output::Weights(weights) => seen.weights.push(weights),
                 Output::Fenced(over) => seen.fenced = Some(over),
                 Output::Unflushed(node) => seen.unflushed.push(node),
-                Output::Unused(_) => {}
+                Output::Unused(_) | Output::Flushed(_) => {}
             }
         }
         seen

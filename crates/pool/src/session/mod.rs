@@ -38,7 +38,8 @@
 //! - The record of a band goes when a checkpoint that began after its seal has ended, so covers it, and as many
 //!   domains as replicas have it sealed ([`standing`]).
 //! - Where a member of a band on record is away, leaves, or went before it had flushed, the end of the band goes on
-//!   record at once: whoever opens next need not find it out from the members that are left.
+//!   record, as soon as some node has all of it durably: whoever opens next need not find it out from the members that
+//!   are left, and does not wait for what nobody has.
 //! - A node that comes is fenced, listed and, if not durable at completion, flushed before anything there counts.
 //! - A node that is in again after it had been clear is emptied first, as it may have lives that are over and of which
 //!   nothing is on record any more; it is used only when the record of that is gone.

@@ -494,6 +494,9 @@ impl<D: Clone> Serving<D> {
                 return self.end_kept(name);
             }
             client::Output::Unflushed(node) => return self.distrust(node),
+            client::Output::Flushed(_) => {
+                return self.seals.take_postponed().into_iter().for_each(|name| self.settle(name));
+            }
             client::Output::Weights(weights) => Output::Weights(weights),
             client::Output::Fenced(over) => {
                 self.fenced = true;
@@ -756,6 +759,9 @@ impl<D: Clone> Serving<D> {
         let step = self.standing.step(&record, all_listed, is_here, |node| clear.contains(&node));
         let done = match step {
             Step::None => return,
+            Step::Decide(pages) if pages > 0 && !self.remote.is_durable(name) => {
+                return self.seals.postpone(name);
+            }
             Step::Decide(pages) => self.registry.decide(self.now, name, pages),
             Step::Close { pages, holders, rid } => {
                 let domain = |node: &NodeId| {

@@ -510,7 +510,7 @@ impl Client {
                 world.over.insert(closed.name);
             }
             Output::Ends { name, .. } => self.remote.handle(world.now, Input::EndKept(name)),
-            Output::Unused(_) | Output::Closed(_) | Output::Unflushed(_) => {}
+            Output::Unused(_) | Output::Closed(_) | Output::Unflushed(_) | Output::Flushed(_) => {}
         }
     }
 

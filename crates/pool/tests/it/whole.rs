@@ -87,6 +87,13 @@ fn an_older_life_that_comes_back_with_its_node_is_no_damage_where_nothing_of_the
     World::new(2506, None).run();
 }
 
+/// A member went unflushed, and the length of its band went on record before the other one had flushed. That one went,
+/// too, with the client: the next opening waited for pages that nobody had, and that no flush had promised.
+#[test]
+fn what_no_node_had_durably_is_not_waited_for_by_the_next_opening() {
+    [5173, 6253].into_iter().for_each(|seed| World::new(seed, None).run());
+}
+
 #[test]
 fn the_same_seed_takes_the_same_course() {
     for seed in 0..4 {

@@ -1,4 +1,6 @@
-//! Seals that repair waits for: of bands that were begun with fewer members than they should have, on nodes that are not
+//! What is durable only when nodes have flushed, and is waited for. *Ends* of bands: what goes on record must be somewhere
+//! whatever happens, else the next opening waits for pages that nobody has, though no flush of them ever ended. And
+//! *seals* that repair waits for: of bands that were begun with fewer members than they should have, on nodes that are not
 //! durable at completion. Repair makes the copies that these bands never had when each that is there is sealed for good. The
 //! next checkpoint of the FTL would see to that, but where nothing is written there is none: so they are flushed.
 
@@ -20,6 +22,10 @@ pub(super) struct Seals {
     unsettled: Vec<(BandName, NodeId)>,
     /// That it is under way for.
     settling: Option<Vec<(BandName, NodeId)>>,
+    /// Lives whose end is to go on record when some node has all of it durably.
+    postponed: BTreeSet<BandName>,
+    /// Some of these came since a flush of ours began.
+    is_wanted: bool,
 }
 
 impl Seals {
@@ -30,7 +36,17 @@ impl Seals {
         }
     }
 
-    /// Bands.
+    /// The end of this life waits for a flush.
+    pub fn postpone(&mut self, name: BandName) {
+        self.is_wanted |= self.postponed.insert(name);
+    }
+
+    /// A node has flushed: they are to be looked at again.
+    pub fn take_postponed(&mut self) -> BTreeSet<BandName> {
+        std::mem::take(&mut self.postponed)
+    }
+
+    /// Bands that repair waits for.
     pub fn count(&self) -> u64 {
         let all = self.settling.iter().flatten().chain(&self.unsettled);
         all.map(|(name, _)| name).collect::<BTreeSet<_>>().len() as u64
@@ -52,9 +68,10 @@ impl<D: Clone> Serving<D> {
     /// Has them flushed; whether it did.
     pub(super) fn settle_seals(&mut self) -> bool {
         let seals = &mut self.seals;
-        if seals.settling.is_some() || seals.unsettled.is_empty() {
+        if seals.settling.is_some() || (seals.unsettled.is_empty() && !seals.is_wanted) {
             return false;
         }
+        seals.is_wanted = false;
         seals.settling = Some(std::mem::take(&mut seals.unsettled));
         let flush = Command::Flush { tag: SETTLES };
         self.remote.handle(self.now, client::Input::Command(flush));

@@ -168,6 +168,10 @@ impl World {
         self.is_calm = true;
         self.will_not_flush = None;
         self.part_from_plane(0);
+        if self.grows {
+            // A control plane that went down with the last growth has not kept it, and nobody was told that it had.
+            self.put_volume();
+        }
         for server in 0..SERVERS {
             self.slow[server] = 1;
             self.stopped_until[server] = 0;

@@ -441,11 +441,11 @@ impl Whole {
         config(&self.scratch, (&self.id, "certs", "client"), &served)
     }
 
-    /// Waits until a client says all of this of what it waits for.
-    fn until_told(&self, client: &Part, words: &[&str]) {
+    /// Waits until a client says this of what it waits for.
+    fn until_told(&self, client: &Part, is_it: impl Fn(&str) -> bool) {
         let socket = self.scratch.file("client.sock");
         let begun = Instant::now();
-        while !words.iter().all(|word| told_by(&weir(&["pool", "ask", &socket])).contains(word)) {
+        while !is_it(&told_by(&weir(&["pool", "ask", &socket]))) {
             assert!(begun.elapsed() < PATIENCE, "{}", client.said());
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -495,11 +495,12 @@ fn bands_move_to_a_node_that_joins_a_pool_that_was_filled_since_its_client_began
         assert!(begun.elapsed() < PATIENCE, "the new node is not reached");
         std::thread::sleep(Duration::from_millis(100));
     }
-    // Bands that still take writes do not move, and are many of so small a volume.
-    let spread = json(&["pool", "rebalance", &socket, "--within", "45", "--wait", "--json"]);
+    // Bands that still take writes do not move, and are many of so small a volume: first as far as it goes.
+    weir(&["pool", "rebalance", &socket, "--within", "20", "--wait"]);
+    let spread = json(&["pool", "rebalance", &socket, "--within", "35", "--wait", "--json"]);
     let apart = &spread["repair"]["apart"];
-    assert!(apart["percent"].as_f64().is_some_and(|percent| percent <= 45.0), "{spread:#}");
-    assert!(apart["emptiest"]["bands_used"].as_u64() >= Some(2), "{spread:#}");
+    assert!(apart["percent"].as_f64().is_some_and(|percent| percent <= 35.0), "{spread:#}");
+    assert!(apart["emptiest"]["bands_used"].as_u64() >= Some(5), "{spread:#}");
     check_all(&pool.scratch, 1);
 }
 
@@ -523,7 +524,9 @@ fn a_client_says_which_nodes_its_volume_cannot_do_without_and_that_it_was_delete
     assert!(said.contains("Bring them back") && !said.contains("never formatted"), "{said}");
     // Else it waits, and says for whom.
     let waits = Part::begin(&pool.scratch, ("client", "client-waits"), &pool.client_config(""));
-    pool.until_told(&waits, &["waiting for", "of nodes", " 1", " 2"]);
+    pool.until_told(&waits, |text| {
+        text.contains("waiting for") && (text.contains("nodes 1, 2") || text.contains("nodes 2, 1"))
+    });
     waits.kill();
     (1..=2).for_each(|node| pool.start_node(node));
     let mut client = pool.start_client();
@@ -573,7 +576,7 @@ fn after_the_loss_of_nodes_what_was_found_is_shown_to_who_salvages_it_and_nothin
     client.stop();
     // Who does not go on waits for what was given up, and says so.
     let waits = Part::begin(&pool.scratch, ("client", "client-waits"), &pool.client_config(""));
-    pool.until_told(&waits, &["were given up", "client.go_on"]);
+    pool.until_told(&waits, |text| text.contains("were given up") && text.contains("client.go_on"));
     waits.kill();
     let _client = Part::start(&pool.scratch, "client", &pool.client_config("go_on = true\n"));
     check_all(&pool.scratch, 3);

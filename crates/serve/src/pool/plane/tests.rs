@@ -262,6 +262,15 @@ fn where_nobody_answers_an_ask_ends_within_its_time_and_the_reason_is_told() {
     assert!(begun.elapsed() < PATIENCE);
 }
 
+/// What the plane had is there again, instead of what it has, and it is started with that.
+fn put_back(served: &mut Served, kept: &std::path::Path) {
+    served.kill();
+    let data = &served.config.plane.data;
+    std::fs::remove_dir_all(data).expect("it is ours");
+    std::fs::rename(kept, data).expect("it is ours");
+    served.start();
+}
+
 #[test]
 fn a_plane_that_lost_what_it_had_is_not_believed() {
     let mut served = Served::new("wiped");
@@ -278,10 +287,7 @@ fn a_plane_that_lost_what_it_had_is_not_believed() {
     assert_eq!(linked.answer(commit(), &mut others), refused);
     let trouble = linked.link.trouble().expect("it is refused");
     assert!(trouble.contains("was wiped"), "{trouble}");
-    served.kill();
-    std::fs::remove_dir_all(&data).expect("it is ours");
-    std::fs::rename(&aside, &data).expect("it is ours");
-    served.start();
+    put_back(&mut served, &aside);
     linked.wait(true);
     assert!(matches!(linked.answer(commit(), &mut others), PlaneAnswer::Committed { .. }));
 }
@@ -315,10 +321,7 @@ fn an_old_copy_of_a_plane_is_not_believed_either_when_it_has_gone_on_farther() {
     assert_eq!(linked.answer(commit(), &mut others), refused);
     let trouble = linked.link.trouble().expect("it is refused");
     assert!(trouble.contains("an old copy was put back"), "{trouble}");
-    served.kill();
-    std::fs::remove_dir_all(&data).expect("it is ours");
-    std::fs::rename(&newest, &data).expect("it is ours");
-    served.start();
+    put_back(&mut served, &newest);
     linked.wait(true);
     assert!(matches!(linked.answer(commit(), &mut others), PlaneAnswer::Committed { .. }));
 }

@@ -571,15 +571,21 @@ fn after_the_loss_of_nodes_what_was_found_is_shown_to_who_salvages_it_and_nothin
     for node in lost.map(|node| node.to_string()) {
         done(&["pool", "replace", &node, "--by", "none", "--config", &pool.admin]);
     }
-    write_all(&pool.scratch, 3);
-    check_all(&pool.scratch, 3);
     client.stop();
     // Who does not go on waits for what was given up, and says so.
     let waits = Part::begin(&pool.scratch, ("client", "client-waits"), &pool.client_config(""));
     pool.until_told(&waits, |text| text.contains("were given up") && text.contains("client.go_on"));
     waits.kill();
-    let _client = Part::start(&pool.scratch, "client", &pool.client_config("go_on = true\n"));
-    check_all(&pool.scratch, 3);
+    let client = Part::start(&pool.scratch, "client", &pool.client_config("go_on = true\n"));
+    // When all was written anew nothing is lost any more that anybody would wait for.
+    (3..=4).for_each(|seed| write_all(&pool.scratch, seed));
+    check_all(&pool.scratch, 4);
+    let is_clear =
+        |text: &str, node: &usize| text.contains(&format!("needed any more of node {node}\\n"));
+    pool.until_told(&client, |text| lost.iter().all(|node| is_clear(text, node)));
+    client.stop();
+    let _client = Part::start(&pool.scratch, "client", &pool.client_config(""));
+    check_all(&pool.scratch, 4);
 }
 
 /// Blocks of 4 KiB that cannot be read, have what was written last, what was written before, and zeroes.

@@ -113,6 +113,11 @@ impl Directory {
         &self.entries[block.0 as usize]
     }
 
+    /// Bands that nobody has who was asked when the volume was opened, and that were not erased since.
+    pub fn unsure(&self) -> usize {
+        self.entries.iter().filter(|entry| matches!(entry, Entry::Unsure)).count()
+    }
+
     /// The life of a block, if it has one.
     pub fn held(&self, block: BlockId) -> Option<&Held> {
         match self.entry(block) {

@@ -34,6 +34,10 @@ pub enum Mutant {
     LivingForgotten,
     /// The record of a band goes without a look at who has it sealed.
     ClosedUnsealed,
+    /// Nothing is needed of a node that was given up, though it may have bands that nobody else has.
+    UnsureNotCounted,
+    /// A band that nobody has is erased, and stays on record.
+    UnsureStays,
 }
 
 impl Mutant {
@@ -63,6 +67,9 @@ impl Mutant {
 
     /// Those that it must find where there are only as many nodes as copies, and copies rot.
     pub const NARROW: &[Self] = &[Self::PlaceNotRecorded];
+
+    /// Those that it must find where more is lost than copies make up for.
+    pub const LOSING: &[Self] = &[Self::UnsureNotCounted, Self::UnsureStays];
 
     /// Every mutant of repair.
     pub const REPAIR: &[Self] = &[Self::LastCopyDropped, Self::FreedTooEarly, Self::FreedUnread];

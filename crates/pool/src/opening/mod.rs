@@ -621,9 +621,8 @@ impl Open {
             }
         }
         blocked.nodes = self.missing();
-        let is_given_up =
-            |node: &NodeId| self.peers.peer(*node).is_some_and(|peer| !peer.record.state.counts());
-        blocked.given_up = blocked.nodes.iter().copied().filter(is_given_up).collect();
+        let given_up = self.peers.all().filter(|(_, peer)| !peer.record.state.counts());
+        blocked.given_up = given_up.map(|(node, _)| node).collect();
         blocked.listed = self.peers.listed().map(|(node, _)| node).collect();
         blocked
     }

@@ -35,7 +35,6 @@ pub(super) struct Serving<D> {
     is_outgrown: bool,
     /// The FTL takes what is answered for durable: nodes that are not get no bands.
     only_durable: bool,
-    is_incomplete: bool,
     ownership: Ownership,
     registry: Registry,
     remote: Remote<D>,
@@ -125,7 +124,6 @@ impl<D: Clone> Serving<D> {
             bands,
             is_outgrown: false,
             only_durable,
-            is_incomplete: !opened.complete || !opened.refused.is_empty(),
             ownership,
             registry,
             remote,
@@ -237,6 +235,15 @@ impl<D: Clone> Serving<D> {
             self.registry.records().count(),
             self.erases.len()
         ));
+        let unsure = self.remote.directory().unsure();
+        if unsure > 0 {
+            text.push_str(&format!(
+                "{unsure} bands may be on nodes that were not there when the volume was opened, and are not used anew yet\n"
+            ));
+        }
+        for node in &self.clear {
+            text.push_str(&format!("nothing is needed any more of node {}\n", node.0));
+        }
         for (node, link) in &self.links {
             match &link.stage {
                 Stage::Joined => {}
@@ -664,8 +671,8 @@ impl<D: Clone> Serving<D> {
             registry: &self.registry,
             standing: &self.standing,
             bands: self.bands,
-            is_incomplete: self.is_incomplete,
             coming: &coming,
+            mutant: self.mutant,
         };
         self.repair.handle(self.now, input, &view);
         while let Some(output) = self.repair.poll() {

@@ -3,6 +3,7 @@
 use super::standing::Standing;
 use crate::client::Directory;
 use crate::client::directory::{Entry, Held, Phase};
+use crate::control::mutant::Mutant;
 use crate::control::registry::Registry;
 use crate::control::values::BandRecord;
 use crate::opening::KnownBand;
@@ -16,10 +17,9 @@ pub(super) struct View<'a> {
     pub registry: &'a Registry,
     pub standing: &'a Standing,
     pub bands: u32,
-    /// The opening left bands out, which may be anywhere.
-    pub is_incomplete: bool,
     /// Nodes that are being taken in: what they have is not known yet.
     pub coming: &'a [NodeId],
+    pub mutant: Option<Mutant>,
 }
 
 impl View<'_> {
@@ -83,9 +83,9 @@ impl repair::Directory for View<'_> {
             let member = record.is_some_and(|record| record.members.has(node));
             self.sealed(held).is_none() && (member || held.nodes.contains(&node))
         };
-        self.is_incomplete
-            || self.coming.contains(&node)
+        self.coming.contains(&node)
             || self.registry.records().any(open)
+            || (self.directory.unsure() > 0 && !Mutant::UnsureNotCounted.is(self.mutant))
             || self.directory.bands().any(unsettled)
     }
 }

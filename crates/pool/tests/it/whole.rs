@@ -5,12 +5,14 @@
 //! followed. In the end every block reads back, and every band lies whole where it should.
 
 mod chaos;
+mod losing;
 mod machine;
 mod model;
 mod server;
 mod world;
 
-use world::World;
+use losing::Course;
+use world::{Scene, World};
 
 const SEEDS: u64 = 1000;
 
@@ -63,13 +65,31 @@ fn copies_that_rot_are_made_anew_also_where_there_are_only_as_many_nodes_as_copi
     let (mut rotten, mut openings) = (0, 0);
     for seed in seeds.clone() {
         println!("seed {seed}: repeat with POOL_SEED={seed}");
-        let mut world = World::of(seed, true, None);
+        let mut world = World::of(seed, Scene::Narrow, None);
         world.run();
         rotten += world.rotten;
         openings += world.model.openings;
     }
     println!("{rotten} copies were damaged, {openings} openings");
     assert!(seeds.end - seeds.start < 100 || (rotten > 200 && openings > 200));
+}
+
+/// Two drives of different domains are gone, and what lay on just these: what is left is found, and what is written anew
+/// is as safe as anything.
+#[test]
+fn what_is_left_of_a_volume_that_lost_more_than_it_has_copies_is_found_and_used_anew() {
+    let seeds = told_by("POOL_SEED").map_or(0..100, |seed| seed..seed + 1);
+    let (mut unreadable, mut anew, mut gone) = (0, 0, 0);
+    for seed in seeds.clone() {
+        println!("seed {seed}: repeat with POOL_SEED={seed}");
+        let mut world = World::of(seed, Scene::Losing, None);
+        world.run();
+        unreadable += world.model.unreadable;
+        anew += u64::from(world.course == Course::Anew);
+        gone += u64::from(world.course == Course::Gone);
+    }
+    println!("{anew} were used anew, of {gone} too little was left, {unreadable} reads failed");
+    assert!(seeds.end - seeds.start < 100 || (anew > gone && gone > 0 && unreadable > 200));
 }
 
 /// Members that went one after the other ended all open bands, and what failed pages held was moved until no band
@@ -112,19 +132,23 @@ mod mutants {
     use pool::control::mutant::Mutant;
 
     /// Whether a seed goes wrong with this planted, or without.
-    fn fails(seed: u64, is_narrow: bool, mutant: Option<Mutant>) -> bool {
-        std::panic::catch_unwind(|| World::of(seed, is_narrow, mutant).run()).is_err()
+    fn fails(seed: u64, scene: Scene, mutant: Option<Mutant>) -> bool {
+        std::panic::catch_unwind(|| World::of(seed, scene, mutant).run()).is_err()
     }
 
     #[test]
     fn every_planted_bug_of_the_whole_is_found() {
         std::panic::set_hook(Box::new(|_| {}));
         let mut missed = Vec::new();
-        let wide = Mutant::WHOLE.iter().map(|mutant| (false, *mutant));
-        for (is_narrow, mutant) in wide.chain(Mutant::NARROW.iter().map(|mutant| (true, *mutant))) {
+        let of = |scene, mutants: &[Mutant]| -> Vec<(Scene, Mutant)> {
+            mutants.iter().map(|mutant| (scene, *mutant)).collect()
+        };
+        let usual = of(Scene::Usual, Mutant::WHOLE);
+        let narrow = of(Scene::Narrow, Mutant::NARROW);
+        let losing = of(Scene::Losing, Mutant::LOSING);
+        for (scene, mutant) in usual.into_iter().chain(narrow).chain(losing) {
             // A seed that goes wrong by itself finds nothing.
-            let finds =
-                |&seed: &u64| fails(seed, is_narrow, Some(mutant)) && !fails(seed, is_narrow, None);
+            let finds = |&seed: &u64| fails(seed, scene, Some(mutant)) && !fails(seed, scene, None);
             let found = (0..2 * SEEDS).find(finds);
             println!("{mutant:?}: found by seed {found:?}");
             missed.extend(found.is_none().then_some(mutant));

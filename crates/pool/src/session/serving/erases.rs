@@ -2,6 +2,7 @@
 //! that lose a copy.
 
 use super::{Serving, Stage};
+use crate::client::directory::Entry;
 use crate::client::{self, End};
 use crate::control::mutant::Mutant;
 use crate::control::registry::Busy;
@@ -14,8 +15,7 @@ impl<D: Clone> Serving<D> {
     /// copy of what it takes for one that counts. One that is not is put there while nodes are away.
     pub(super) fn erase(&mut self, tag: Tag, block: BlockId) {
         let command = Command::Erase { tag, block };
-        let held = self.remote.directory().held(block).map(|held| (held.name, held.nodes.clone()));
-        if let Some((name, nodes)) = held.filter(|_| !self.fenced) {
+        if let Some((name, nodes)) = self.life(block).filter(|_| !self.fenced) {
             if self.repair.is_copying(name) {
                 // Nobody but the target may know of a copy that is made while its life ends.
                 self.copied.insert(name, command);
@@ -34,6 +34,19 @@ impl<D: Clone> Serving<D> {
             }
         }
         self.remote.handle(self.now, client::Input::Command(command));
+    }
+
+    /// What an erase ends, and who may have it. A life that nobody who was asked has is known if it is on record: it is
+    /// over, too, as every later opening would wait for its members else.
+    fn life(&self, block: BlockId) -> Option<(BandName, Vec<NodeId>)> {
+        match self.remote.directory().entry(block) {
+            Entry::Held(held) => Some((held.name, held.nodes.clone())),
+            Entry::Unsure if !Mutant::UnsureStays.is(self.mutant) => {
+                let record = self.registry.newest(block.0)?;
+                Some((record.name, record.members.nodes().to_vec()))
+            }
+            Entry::Unsure | Entry::Unbound | Entry::Spent => None,
+        }
     }
 
     /// A life that is not on record any more, and is over, comes back to it.

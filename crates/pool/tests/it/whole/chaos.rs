@@ -1,5 +1,6 @@
 //! What goes wrong, how it is mended, and what must hold when all has come to rest.
 
+use super::losing::Course;
 use super::server::{Kind, Server};
 use super::world::{REPLICAS, SERVERS, World};
 use flash::{Instant, MILLISECOND};
@@ -14,7 +15,7 @@ const LANES_MAX: u32 = 6;
 impl World {
     pub(super) fn chaos(&mut self) {
         if self.is_calm {
-            return;
+            return self.interrupt();
         }
         let machines = self.clients.iter().filter_map(|client| client.machine.as_ref());
         let remotes = machines.filter_map(|machine| machine.session.client());
@@ -185,7 +186,9 @@ impl World {
                 self.run_client(client);
             }
         }
-        if self.clients.iter().all(|client| client.machine.is_none()) {
+        if self.loses {
+            self.lose();
+        } else if self.clients.iter().all(|client| client.machine.is_none()) {
             self.begin(0);
         }
         for client in 0..self.clients.len() {
@@ -230,7 +233,15 @@ impl World {
         }
         let left = machine.session.repair(now).expect("it is open");
         let is_mended = !self.is_narrow || left.mended_rounds > 0;
-        is_mended && left.lacking + left.draining + left.copying == 0 && self.lacking().is_none()
+        if !is_mended || left.lacking + left.draining + left.copying > 0 || self.lacking().is_some()
+        {
+            return false;
+        }
+        match self.course {
+            Course::Whole | Course::Anew | Course::Gone => true,
+            Course::Salvaged => !self.goes_on_after(client),
+            Course::Waits => false,
+        }
     }
 
     /// A band that does not lie, whole, in as many domains as it should.
@@ -274,7 +285,7 @@ impl World {
         assert!(self.model.failures == 0 || may_fail, "a request failed without a cause");
     }
 
-    fn time_of(&self, client: usize) -> Instant {
+    pub(super) fn time_of(&self, client: usize) -> Instant {
         self.clients[client].time(self.now)
     }
 }

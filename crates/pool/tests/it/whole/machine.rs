@@ -81,6 +81,8 @@ pub enum Said {
         result: Result<u64, ()>,
     },
     Ready,
+    /// Too little was left of the volume.
+    Gone,
     /// It stopped in order.
     Stopped,
 }
@@ -93,6 +95,8 @@ pub struct Shape {
     pub is_durable: bool,
     /// All copies are read all the time.
     pub scrubs: bool,
+    /// Nobody waits for nodes that are away, and what is found is shown.
+    pub salvages: bool,
 }
 
 pub struct Machine {
@@ -109,6 +113,7 @@ pub struct Machine {
     pub is_ready: bool,
     /// It reads all copies all the time.
     scrubs: bool,
+    salvages: bool,
     /// Replies that wait for the lease.
     replies: VecDeque<Reply>,
     /// Of the lanes, as the session said last.
@@ -120,6 +125,10 @@ pub struct Machine {
     pub is_over: bool,
     /// Blocks to be read, all one after the other, in place of anything else.
     pub audit: Option<u32>,
+    /// The same of blocks to be written, once all were read.
+    pub rewritten: Option<u32>,
+    /// All that is read now was written anew.
+    pub is_sure: bool,
     pub said: VecDeque<Said>,
 }
 
@@ -153,6 +162,9 @@ impl Machine {
         if let Some(mutant) = mutant {
             session.plant(mutant);
         }
+        if shape.salvages {
+            session.handle(now, Input::GoOn);
+        }
         Self {
             session,
             ftl: None,
@@ -165,6 +177,7 @@ impl Machine {
             next: 0,
             is_ready: false,
             scrubs: shape.scrubs,
+            salvages: shape.salvages,
             replies: VecDeque::new(),
             weights: UnitWeights::default(),
             act_at: now,
@@ -172,6 +185,8 @@ impl Machine {
             stopping: false,
             is_over: false,
             audit: None,
+            rewritten: None,
+            is_sure: false,
             said: VecDeque::new(),
         }
     }
@@ -184,7 +199,8 @@ impl Machine {
     /// The FTL, once the volume was opened.
     pub fn mount(&mut self, is_formatted: bool) {
         let (health, logical_blocks) = (Health::default(), self.blocks());
-        let settings = Settings { logical_blocks_min: logical_blocks, ..settings(self.seed) };
+        let (salvage, own) = (self.salvages, settings(self.seed));
+        let settings = Settings { logical_blocks_min: logical_blocks, salvage, ..own };
         let ftl = if is_formatted {
             Ftl::mount(self.geometry, &health, settings)
         } else {
@@ -266,6 +282,13 @@ impl Machine {
             self.audit = Some(next + 1);
             self.act_at = now;
             return self.submit(now, next, Wish::Read);
+        }
+        if let Some(next) = self.rewritten.filter(|next| *next < self.blocks()) {
+            if !self.is_busy(next) {
+                self.rewritten = Some(next + 1);
+                self.submit(now, next, Wish::Write(1 + random.below(INTERNED - 2)));
+            }
+            return;
         }
         if self.audit.is_some() {
             return;
@@ -349,9 +372,14 @@ impl Machine {
             ftl::Output::Reply(reply) => self.replies.push_back(reply),
             // The volume went to another one meanwhile.
             ftl::Output::Ready(Err(_)) if self.is_over => {}
+            ftl::Output::Ready(Err(_)) if self.salvages => self.said.push_back(Said::Gone),
             ftl::Output::Ready(result) => {
                 let report = result.unwrap_or_else(|why| panic!("the mount failed: {why}"));
-                assert_eq!(report.damage(), None, "at {now:?}");
+                assert!(
+                    self.salvages || report.damage().is_none(),
+                    "{:?} at {now:?}",
+                    report.damage()
+                );
                 self.is_ready = true;
                 self.act_at = now;
                 if self.scrubs {

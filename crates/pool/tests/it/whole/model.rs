@@ -14,6 +14,10 @@ struct Block {
     /// What may come back if the power is cut, and since which write it is not seen any more: what no flush that
     /// began after that write has ended for.
     older: Vec<(u64, u64)>,
+    /// All that was ever asked for.
+    ever: Vec<u64>,
+    /// It was acknowledged before more was lost than copies make up for, and was not written since.
+    is_lost: bool,
 }
 
 impl Block {
@@ -44,6 +48,8 @@ pub struct Model {
     /// Machines that heard that the volume has grown.
     pub growths: u64,
     pub failures: u64,
+    /// Reads of what was lost.
+    pub unreadable: u64,
     /// Of all that happened.
     pub trace: u64,
 }
@@ -69,9 +75,25 @@ impl Model {
         }
     }
 
+    /// What was written may be gone, so that something older is shown or nothing can be read, until it is written anew.
+    pub fn lost(&mut self) {
+        for block in self.blocks.values_mut() {
+            block.open.clone_from(&block.ever);
+            block.open.push(0);
+            block.is_lost = true;
+        }
+    }
+
+    /// Whether this may end with an error, and the host goes on.
+    pub fn may_fail(&self, lba: u32, wish: Wish) -> bool {
+        wish == Wish::Read && self.blocks.get(&lba).is_some_and(|block| block.is_lost)
+    }
+
     pub fn begun(&mut self, lba: u32, wish: Wish) {
         if let Wish::Write(value) = wish {
-            self.blocks.entry(lba).or_default().open.push(value);
+            let block = self.blocks.entry(lba).or_default();
+            block.open.push(value);
+            block.ever.push(value);
         }
         if wish == Wish::Flush {
             self.flushing.push(self.writes);
@@ -87,7 +109,10 @@ impl Model {
         result: Result<u64, ()>,
     ) {
         let Ok(value) = result else {
-            self.failures += 1;
+            match self.may_fail(lba, wish) {
+                true => self.unreadable += 1,
+                false => self.failures += 1,
+            }
             return;
         };
         let newest = self.newest;
@@ -101,6 +126,7 @@ impl Model {
                 self.writes += 1;
                 let block = self.blocks.entry(lba).or_default();
                 block.shows(value, self.writes, self.is_volatile);
+                block.is_lost = false;
             }
             Wish::Read => {
                 self.reads += 1;

@@ -1,5 +1,6 @@
 //! Time, the network, the control plane, the nodes and the machines.
 
+use super::losing::Course;
 use super::machine::{BLOCKS_PER_LANE, BLOCKS_PER_LANE_PRESSED, Interned, Machine, Said, Shape};
 use super::model::Model;
 use super::server::{Kind, Said as NodeSaid, Server};
@@ -39,9 +40,20 @@ pub const GEOMETRY: Geometry = Geometry {
 
 /// So long things go wrong; then they are mended, and all must come to rest.
 pub const TROUBLE_NS: u64 = 10 * SECOND;
-const CALM_NS: u64 = 20 * SECOND;
+const CALM_NS: u64 = 30 * SECOND;
 /// No message is later than this.
 const ANSWER_NS: u64 = 2 * SECOND;
+
+/// What is to happen.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Scene {
+    /// Whatever copies make up for.
+    Usual,
+    /// There are only as many nodes as copies, and copies rot.
+    Narrow,
+    /// In the end more drives are lost than copies make up for.
+    Losing,
+}
 
 pub struct World {
     pub now: u64,
@@ -74,10 +86,17 @@ pub struct World {
     pub grows: bool,
     /// The volume goes on with fewer copies where nodes are missing.
     goes_on: bool,
-    /// There are only as many nodes as copies, and copies rot.
+    /// See [`Scene`].
     pub is_narrow: bool,
     /// Copies that did.
     pub rotten: u64,
+    /// See [`Scene`].
+    pub loses: bool,
+    pub course: Course,
+    /// Of machines that make the best of it.
+    pub interruptions: u32,
+    /// Those drives.
+    pub lost: Vec<NodeId>,
     /// The FTL does not take the medium for durable at completion.
     is_like_product: bool,
     pub is_formatted: bool,
@@ -134,11 +153,11 @@ const OF_NODE: u64 = 1 << 63;
 
 impl World {
     pub fn new(seed: u64, mutant: Option<Mutant>) -> Self {
-        Self::of(seed, false, mutant)
+        Self::of(seed, Scene::Usual, mutant)
     }
 
-    /// With only as many nodes as copies, if it is narrow.
-    pub fn of(seed: u64, is_narrow: bool, mutant: Option<Mutant>) -> Self {
+    pub fn of(seed: u64, scene: Scene, mutant: Option<Mutant>) -> Self {
+        let is_narrow = scene == Scene::Narrow;
         let kind = |server: usize| match seed % 8 {
             3 | 7 if server < 2 => Kind::Raw,
             5 => Kind::Volatile,
@@ -184,6 +203,10 @@ impl World {
             goes_on: matches!(seed % 8, 1 | 4 | 5 | 7) && !is_narrow,
             is_narrow,
             rotten: 0,
+            loses: scene == Scene::Losing,
+            course: Course::default(),
+            interruptions: 0,
+            lost: Vec::new(),
             is_formatted: false,
             is_calm: false,
             kinds,
@@ -276,6 +299,9 @@ impl World {
             self.happen(event);
             if !self.is_calm && self.now > TROUBLE_NS {
                 self.calm_down();
+            }
+            if self.course == Course::Gone {
+                return;
             }
             if self.is_calm && self.is_at_rest() {
                 return self.check_copies();
@@ -528,7 +554,8 @@ impl World {
         let is_durable = !self.kinds.contains(&Kind::Volatile) && !self.is_like_product;
         let now = Instant(self.now * rate / 1000);
         let (lanes, scrubs) = (self.lanes, self.is_narrow);
-        let shape = Shape { lanes, blocks_per_lane, is_durable, scrubs };
+        let salvages = self.course == Course::Salvaged;
+        let shape = Shape { lanes, blocks_per_lane, is_durable, scrubs, salvages };
         of.machine = Some(Machine::new(now, number, shape, self.mutant));
         for server in 0..SERVERS {
             let of = &mut self.clients[client];
@@ -605,9 +632,10 @@ impl World {
                     self.model.replied(generation, lba, wish, result);
                     // The last copy of something that was not flushed is gone: a server ends, and begins anew.
                     let machine = self.clients[client].machine.as_mut().expect("it said so");
-                    machine.is_over |= result.is_err();
+                    machine.is_over |= result.is_err() && !self.model.may_fail(lba, wish);
                 }
                 Said::Ready => self.is_formatted = true,
+                Said::Gone => self.course = Course::Gone,
                 Said::Stopped => {}
             }
         }
@@ -635,7 +663,8 @@ impl World {
                 }
             }
             Output::Opened(opened) => {
-                assert!(opened.complete && opened.refused.is_empty(), "nobody said to go on");
+                let is_whole = opened.complete && opened.refused.is_empty();
+                assert!(is_whole || self.course == Course::Salvaged, "nobody said to go on");
                 let machine = self.clients[client].machine.as_mut().expect("it opened");
                 self.model.opened(machine.session.generation().expect("it is open"));
                 machine.mount(self.is_formatted);

@@ -52,7 +52,7 @@ mod view;
 use crate::client::{self, Config, End, Over, Plan};
 use crate::control::contract::{PlaneAnswer, PlaneAsk, PlaneAskId};
 use crate::control::mutant::Mutant;
-use crate::control::values::{NodeRecord, VolumeRecord};
+use crate::control::values::{BandRecord, NodeRecord, VolumeRecord};
 use crate::message::{Answer, Ask, AskId, NodeFacts, Signals, Slot};
 use crate::opening::{Opened, Opening, OpeningConfig, OpeningError, OpeningInput, OpeningOutput};
 use crate::repair::{Progress, RepairConfig};
@@ -342,12 +342,13 @@ impl<D: Clone> Session<D> {
         }
     }
 
-    /// Lives of bands that are on record.
-    pub fn records(&self) -> usize {
-        match &self.state {
-            State::Serving(serving) => serving.records(),
-            _ => 0,
-        }
+    /// Lives of bands that are on record, once the volume is open.
+    pub fn records(&self) -> impl Iterator<Item = &BandRecord> {
+        let serving = match &self.state {
+            State::Serving(serving) => Some(serving),
+            _ => None,
+        };
+        serving.into_iter().flat_map(|serving| serving.records())
     }
 
     /// What it does and waits for, in words.

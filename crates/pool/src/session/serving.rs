@@ -12,7 +12,7 @@ use crate::client::{self, Closed, Directory, End, Over, Remote};
 use crate::control::mutant::Mutant;
 use crate::control::ownership::{Ownership, OwnershipInput, OwnershipOutput};
 use crate::control::registry::{Busy, Registry, RegistryOutput};
-use crate::control::values::{Degraded, NodeRecord, NodeState};
+use crate::control::values::{BandRecord, Degraded, NodeRecord, NodeState};
 use crate::message::{Answer, AskId, NodeFacts, Refusal, Signals};
 use crate::opening::{KnownBand, Opened, Rejoin, RejoinOutput};
 use crate::repair::{Progress, Repair, RepairInput, RepairOutput};
@@ -224,8 +224,8 @@ impl<D: Clone> Serving<D> {
         self.repair.scrub_rounds()
     }
 
-    pub fn records(&self) -> usize {
-        self.registry.records().count()
+    pub fn records(&self) -> impl Iterator<Item = &BandRecord> {
+        self.registry.records()
     }
 
     pub fn explain(&self, now: Instant) -> String {

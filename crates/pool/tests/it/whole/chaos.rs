@@ -149,12 +149,20 @@ impl World {
     fn replace(&mut self, server: usize) {
         let node = self.servers[server].id;
         let was_replaced = self.servers.iter().any(|server| server.id.0 >= SERVERS as u32);
-        let mut running = self.clients.iter().filter_map(|client| client.machine.as_ref());
-        let (Some(machine), None) = (running.next(), running.next()) else { return };
+        let mut running = self.clients.iter().filter(|client| client.machine.is_some());
+        let (Some(client), None) = (running.next(), running.next()) else { return };
+        // One that is paused puts bands there before it hears that the node is gone, and may end before it takes them
+        // off the record.
+        let Some(machine) = client.machine.as_ref().filter(|_| !client.paused) else { return };
         let Some(remote) = machine.session.client().filter(|_| machine.is_ready) else { return };
         let is_needed = remote.directory().bands().any(|held| {
             held.nodes.contains(&node) && held.nodes.iter().all(|of| *of == node || !self.has(*of))
         });
+        // Of one that it alone was to have nobody else can say that it was not begun, if the machine ends now.
+        let is_on_record = machine.session.records().any(|record| {
+            record.sealed.is_none() && record.sound().all(|of| of == node || !self.has(of))
+        });
+        let is_needed = is_needed || is_on_record;
         let (_, state) = self.states[&node];
         if !was_replaced && !is_needed && state == NodeState::In && !machine.is_stopping() {
             self.replace_server(server);

@@ -408,7 +408,7 @@ impl VolumeBackend {
             explains: self.session.explain(now),
             counters: self.session.client().map(|client| client.counters()),
             repair: self.session.repair(now),
-            records: self.session.records(),
+            records: self.session.records().count(),
             scrub: self.scrubbing.when(),
             nodes: nodes.map(|(node, why)| (node, why.map(Into::into))).collect(),
         }

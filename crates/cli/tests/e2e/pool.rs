@@ -588,6 +588,25 @@ fn after_the_loss_of_nodes_what_was_found_is_shown_to_who_salvages_it_and_nothin
     check_all(&pool.scratch, 4);
 }
 
+/// It knew where nodes were when it began.
+#[test]
+fn a_client_that_waits_for_nodes_hears_where_they_are_now() {
+    let mut pool = Whole::new("pool-addresses", 3);
+    (1..=3).for_each(|node| pool.start_node(node));
+    pool.create();
+    let client = pool.start_client();
+    write_all(&pool.scratch, 1);
+    client.stop();
+    (0..2).for_each(|node| pool.nodes[node].take().expect("it runs").kill());
+    let config = pool.client_config("");
+    let mut client = Part::begin(&pool.scratch, ("client", "client-waits"), &config);
+    pool.until_told(&client, |text| text.contains("waiting for"));
+    // Each listens where the system has it listen, and says so.
+    (1..=2).for_each(|node| pool.start_node(node));
+    assert!(client.is_ready(), "{}", client.said());
+    check_all(&pool.scratch, 1);
+}
+
 /// Blocks of 4 KiB that cannot be read, have what was written last, what was written before, and zeroes.
 fn kinds_of_blocks(scratch: &Scratch) -> [usize; 4] {
     let mut client = connect(scratch);

@@ -197,6 +197,9 @@ pub enum OpeningInput<'a, D> {
         /// What came of it.
         answer: &'a Answer<D>,
     },
+    /// The nodes of the pool as they are on record by now: where they are, and which are given up. One that is new has
+    /// nothing of the volume.
+    Nodes(&'a [NodeRecord]),
     /// The owner of the volume says not to wait for nodes that are away: see the end of the module's text.
     GoOn,
     /// Time has passed.
@@ -271,6 +274,7 @@ impl<D> Opening<D> {
                 self.gather_anew(lost);
             }
             OpeningInput::Node { node, id, answer } => self.node(now, node, id, answer),
+            OpeningInput::Nodes(nodes) => self.renew(nodes),
             OpeningInput::GoOn => self.go_on = true,
             OpeningInput::Deadline => {
                 self.ownership.handle(now, OwnershipInput::Deadline);
@@ -409,6 +413,20 @@ impl<D> Opening<D> {
                     self.config.ownership,
                 ));
             }
+        }
+    }
+
+    /// Whether nodes are waited for: people may say meanwhile where they are now, or that they are gone.
+    pub fn waits_for_nodes(&self) -> bool {
+        self.phase == Phase::Gather
+    }
+
+    fn renew(&mut self, nodes: &[NodeRecord]) {
+        let Some(open) = &mut self.read else { return };
+        let news = nodes.iter().filter(|record| open.peers.renew(record)).count();
+        if news > 0 {
+            let records = open.peers.all().map(|(_, peer)| peer.record.clone()).collect();
+            self.outputs.push_back(OpeningOutput::Connect(records));
         }
     }
 

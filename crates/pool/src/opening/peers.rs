@@ -91,6 +91,12 @@ impl Peers {
         self.peers.insert(peer.record.node, peer);
     }
 
+    /// What is on record of a node that is known by now. True if that is news.
+    pub fn renew(&mut self, record: &NodeRecord) -> bool {
+        let known = self.peers.get_mut(&record.node).filter(|peer| peer.record != *record);
+        known.map(|peer| peer.record = record.clone()).is_some()
+    }
+
     /// A connection to a node is there.
     pub fn up(&mut self, node: NodeId, durable: bool) {
         // What is clear is never asked again: it may hold anything.

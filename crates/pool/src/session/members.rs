@@ -42,6 +42,12 @@ impl Members {
         }
     }
 
+    /// Nothing is asked for a while, and what was asked is not waited for.
+    pub fn rest(&mut self, now: Instant) {
+        self.asked = None;
+        self.begin_anew(now, None);
+    }
+
     /// What to ask, if it is time.
     pub fn elapsed(&mut self, now: Instant) -> Option<(PlaneAskId, PlaneAsk)> {
         if self.asked.is_some_and(|(_, sent)| now >= sent + ANSWER_NS_MAX) {

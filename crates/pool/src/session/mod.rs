@@ -59,6 +59,7 @@ use crate::repair::{Progress, RepairConfig};
 use crate::words::{BandName, Generation, NodeId};
 use flash::{Command, Geometry, Instant, SlotId, Tag};
 use ftl::policy::UnitWeights;
+use members::{Members, Read};
 use serving::Serving;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -96,7 +97,8 @@ pub struct Session<D> {
 }
 
 enum State<D> {
-    Opening(Box<Opening<D>>),
+    /// And the nodes of the pool, while it waits for some.
+    Opening(Box<Opening<D>>, Members),
     Serving(Box<Serving<D>>),
     Over,
 }
@@ -246,9 +248,10 @@ impl<D: Clone> Session<D> {
     /// Begins to take a volume over.
     pub fn new(now: Instant, config: SessionConfig) -> Self {
         let opening = Opening::new(now, config.opening);
+        let members = Members::new(now, config.opening.ownership.volume);
         let mut session = Self {
             config,
-            state: State::Opening(Box::new(opening)),
+            state: State::Opening(Box::new(opening), members),
             up: BTreeMap::new(),
             plan: None,
             outputs: VecDeque::new(),
@@ -263,7 +266,7 @@ impl<D: Clone> Session<D> {
     pub fn plant(&mut self, mutant: Mutant) {
         self.mutant = Some(mutant);
         match &mut self.state {
-            State::Opening(opening) => opening.plant(mutant),
+            State::Opening(opening, _) => opening.plant(mutant),
             State::Serving(serving) => serving.plant(mutant),
             State::Over => {}
         }
@@ -272,7 +275,7 @@ impl<D: Clone> Session<D> {
     /// Something happened.
     pub fn handle(&mut self, now: Instant, input: Input<'_, D>) {
         match &mut self.state {
-            State::Opening(_) => {
+            State::Opening(..) => {
                 self.open(now, input);
                 self.of_opening(now);
             }
@@ -293,7 +296,10 @@ impl<D: Clone> Session<D> {
     /// When to look at the time.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         match &self.state {
-            State::Opening(opening) => opening.deadline(now),
+            State::Opening(opening, members) => {
+                let looks = opening.waits_for_nodes().then(|| members.deadline());
+                opening.deadline(now).into_iter().chain(looks).min()
+            }
             State::Serving(serving) => serving.deadline(now),
             State::Over => None,
         }
@@ -354,16 +360,21 @@ impl<D: Clone> Session<D> {
     /// What it does and waits for, in words.
     pub fn explain(&self, now: Instant) -> String {
         match &self.state {
-            State::Opening(opening) => opening.explain(now),
+            State::Opening(opening, _) => opening.explain(now),
             State::Serving(serving) => serving.explain(now),
             State::Over => "the volume is not used here any more".to_owned(),
         }
     }
 
     fn open(&mut self, now: Instant, input: Input<'_, D>) {
-        let State::Opening(opening) = &mut self.state else { return };
+        let State::Opening(opening, members) = &mut self.state else { return };
         let input = match &input {
-            Input::Plane { id, answer } => OpeningInput::Plane { id: *id, answer },
+            Input::Plane { id, answer } => {
+                if let Some(Read::Nodes(nodes)) = members.answered(now, *id, answer) {
+                    opening.handle(now, OpeningInput::Nodes(&nodes));
+                }
+                OpeningInput::Plane { id: *id, answer }
+            }
             Input::Up(facts) => {
                 self.up.insert(facts.node, *facts);
                 OpeningInput::Up { node: facts.node, durable: facts.durable }
@@ -398,11 +409,16 @@ impl<D: Clone> Session<D> {
             }
         };
         opening.handle(now, input);
+        if opening.waits_for_nodes()
+            && let Some((id, ask)) = members.elapsed(now)
+        {
+            self.outputs.push_back(Output::Plane { id, ask });
+        }
     }
 
     fn of_opening(&mut self, now: Instant) {
         loop {
-            let State::Opening(opening) = &mut self.state else { return };
+            let State::Opening(opening, _) = &mut self.state else { return };
             let Some(output) = opening.poll() else { return };
             let output = match output {
                 OpeningOutput::Plane { id, ask } => Output::Plane { id, ask },
@@ -421,14 +437,17 @@ impl<D: Clone> Session<D> {
     }
 
     fn opened(&mut self, now: Instant, opened: Opened) {
-        let State::Opening(opening) = std::mem::replace(&mut self.state, State::Over) else {
+        let State::Opening(opening, mut members) = std::mem::replace(&mut self.state, State::Over)
+        else {
             unreachable!("only an opening opens")
         };
         let owned = opening.into_parts().expect("it was opened");
         let up = std::mem::take(&mut self.up);
         let mut config = self.config.clone();
         let serving = fit(&mut config, &opened).and_then(|()| {
-            Serving::new(now, &config, owned, &opened, up).map_err(SessionError::Config)
+            members.rest(now);
+            let parts = (owned.0, owned.1, members);
+            Serving::new(now, &config, parts, &opened, up).map_err(SessionError::Config)
         });
         let mut serving = match serving {
             Ok(serving) => serving,

@@ -104,7 +104,7 @@ impl<D: Clone> Serving<D> {
     pub fn new(
         now: Instant,
         config: &SessionConfig,
-        (ownership, registry): (Ownership, Registry),
+        (ownership, registry, members): (Ownership, Registry, Members),
         opened: &Opened,
         up: BTreeMap<NodeId, NodeFacts>,
     ) -> Result<Self, String> {
@@ -128,7 +128,7 @@ impl<D: Clone> Serving<D> {
             registry,
             remote,
             repair: Repair::new(of_repair),
-            members: Members::new(now, volume),
+            members,
             records: nodes.collect(),
             links: BTreeMap::new(),
             facts: up.clone(),

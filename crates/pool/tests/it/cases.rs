@@ -286,6 +286,26 @@ fn nodes_that_may_hold_all_copies_are_waited_for_unless_they_are_clear() {
     assert_eq!(opened.clear, [NodeId(0)]);
 }
 
+#[test]
+fn an_opening_that_waits_hears_where_nodes_are_now_and_which_were_given_up() {
+    let mut pool = Pool::new();
+    (pool.up[0], pool.up[1]) = (false, false);
+    let mut opening = pool.opening(1);
+    assert_eq!(pool.run(&mut opening, 3 * SECOND), None);
+    assert!(opening.waits_for_nodes() && opening.poll().is_none());
+    let known: Vec<NodeRecord> = (0..3).map(node_record).collect();
+    opening.handle(Instant(pool.now), OpeningInput::Nodes(&known));
+    assert_eq!(opening.poll(), None, "nothing of it is new");
+    let moved = NodeRecord { address: "elsewhere:1".to_owned(), ..node_record(0) };
+    let out = NodeRecord { state: NodeState::Out, ..node_record(1) };
+    let nodes = [moved.clone(), out.clone(), node_record(2)];
+    opening.handle(Instant(pool.now), OpeningInput::Nodes(&nodes));
+    let Some(OpeningOutput::Connect(told)) = opening.poll() else { panic!("where they are") };
+    assert!(told.contains(&moved) && told.contains(&out));
+    let said = opening.explain(Instant(pool.now));
+    assert!(said.contains("nodes 1 were given up: client.go_on"), "{said}");
+}
+
 /// Of what it has nothing is on record: a life that was freed and overwritten while it was clear would come back.
 #[test]
 fn a_node_that_is_in_again_stays_clear_until_whoever_serves_the_volume_has_emptied_it() {

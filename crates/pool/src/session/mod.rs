@@ -57,7 +57,7 @@ use crate::message::{Answer, Ask, AskId, NodeFacts, Signals, Slot};
 use crate::opening::{Opened, Opening, OpeningConfig, OpeningError, OpeningInput, OpeningOutput};
 use crate::repair::{Progress, RepairConfig};
 use crate::words::{BandName, Generation, NodeId};
-use flash::{Command, Geometry, Instant, SlotId, Tag};
+use flash::{Command, Geometry, Instant, SECOND, SlotId, Tag};
 use ftl::policy::UnitWeights;
 use members::{Members, Read};
 use serving::Serving;
@@ -248,7 +248,7 @@ impl<D: Clone> Session<D> {
     /// Begins to take a volume over.
     pub fn new(now: Instant, config: SessionConfig) -> Self {
         let opening = Opening::new(now, config.opening);
-        let members = Members::new(now, config.opening.ownership.volume);
+        let members = Members::new(now + LONG_NS, config.opening.ownership.volume);
         let mut session = Self {
             config,
             state: State::Opening(Box::new(opening), members),
@@ -464,6 +464,9 @@ impl<D: Clone> Session<D> {
         self.handle(now, Input::Deadline);
     }
 }
+
+/// An opening for which all is there is over by then.
+const LONG_NS: u64 = 4 * SECOND;
 
 /// Holds the config against the volume, and completes it.
 fn fit(config: &mut SessionConfig, opened: &Opened) -> Result<(), SessionError> {

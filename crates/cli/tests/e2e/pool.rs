@@ -209,10 +209,10 @@ fn a_pool_is_made_by_commands_and_outlives_its_plane_and_its_controller() {
 #[test]
 fn a_node_whose_drive_is_gone_another_or_an_older_copy_does_not_start() {
     let scratch = Scratch::new("pool-drive");
-    let id = certificates(&scratch, "certs", &["plane", "node-1"]);
+    let id = certificates(&scratch, "certs", &["plane", "node-1", "admin"]);
     let plane = format!("[plane]\naddress = \"{}\"\n", free_address());
-    let _server =
-        Part::start(&scratch, "plane", &config(&scratch, (&id, "certs", "plane"), &plane));
+    let of = |part| config(&scratch, (&id, "certs", part), &plane);
+    let (_server, admin) = (Part::start(&scratch, "plane", &of("plane")), of("admin"));
     let drive = "[node]\nid = 1\nlisten = \"127.0.0.1:0\"\n[device]\nmode = \"raw\"\nkind = \"file\"\n\
                  path = \"drive\"\nchannels = 1\ncapacity = \"32MiB\"\n[raw]\ngang = 1\n";
     let node = config(&scratch, (&id, "certs", "node-1"), &format!("{plane}{drive}"));
@@ -245,8 +245,19 @@ fn a_node_whose_drive_is_gone_another_or_an_older_copy_does_not_start() {
     assert!(weir(&format).status.success());
     refused("is not the drive of node 1");
     copy(&closed, &drive);
+    let file = File::options().write(true).open(&drive).expect("it opens");
+    file.set_len(16 << 20).expect("it is cut");
+    refused("a backup is of no use");
+    copy(&closed, &drive);
     start().kill();
-    start().stop();
+    let node_1 = start();
+    let join = ["pool", "join", "1", "--domain", "1", "--address", &node_1.ready];
+    done(&[&join[..], &["--config", &admin]].concat());
+    node_1.stop();
+    done(&["pool", "replace", "1", "--by", "none", "--config", &admin]);
+    fs::remove_file(&drive).expect("removed");
+    let told = said(&weir(&["pool", "node", "--config", &node]));
+    assert!(told.contains("was given up: let an empty drive join"), "{told}");
 }
 
 #[test]

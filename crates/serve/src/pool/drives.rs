@@ -5,12 +5,11 @@
 use super::PoolError;
 use super::plane::PlaneCalls;
 use super::records::{self, Found};
-use crate::device::{Age, Device, Kind};
+use crate::device::{Age, Device, DeviceError, Kind};
 use crate::server::ServeError;
 use pool::control::keys;
-use pool::control::values::DriveRecord;
+use pool::control::values::{DriveRecord, NodeRecord};
 use pool::words::NodeId;
-use std::path::Path;
 
 /// What the control plane knows of the drive of a node.
 pub struct Known {
@@ -40,20 +39,54 @@ pub fn look(calls: &mut PlaneCalls, node: NodeId, kind: &Kind) -> Result<Known, 
         Kind::Nand { path, .. } | Kind::File { path } => Some(path),
     };
     if let (Some(Found { record, .. }), Some(path)) = (&record, path) {
-        let there =
-            Device::age_at(kind).map_err(|error| PoolError::Serve(ServeError::Device(error)))?;
-        check(record, there.map(recorded).as_ref(), path, node)?;
+        let there = Device::age_at(kind)
+            .map_err(|error| PoolError::Serve(ServeError::Device(without_backups(error, node))))?;
+        if let Err(reason) = check(record, there.map(recorded).as_ref(), node) {
+            let mend = match is_given_up(calls, node) {
+                true => {
+                    "the node was given up: let an empty drive join under a new number".to_owned()
+                }
+                false => format!(
+                    "put back that drive as it was last in use, or mount it; or, {}",
+                    lost(node)
+                ),
+            };
+            return Err(PoolError::File { path: path.into(), reason: format!("{reason}: {mend}") });
+        }
     }
     Ok(Known { node, revision: record.map_or(0, |found| found.revision) })
 }
 
-fn check(
-    record: &DriveRecord,
-    there: Option<&DriveRecord>,
-    path: &Path,
-    node: NodeId,
-) -> Result<(), PoolError> {
-    let reason = match there {
+/// Whether the node is one of which nothing is wanted, as far as that can be told.
+fn is_given_up(calls: &mut PlaneCalls, node: NodeId) -> bool {
+    let key = keys::node(node);
+    let kept = calls.get(key.clone()).ok().flatten();
+    let found = kept.and_then(|kept| records::found::<NodeRecord>(&key, &kept).ok());
+    found.is_some_and(|found| !found.record.state.counts())
+}
+
+/// What to do about a drive that cannot be used again.
+fn lost(node: NodeId) -> String {
+    format!(
+        "if it is lost, give the node up (`weir pool replace {} --by none`), which has others copy what it had, and let an \
+         empty drive join under a new number",
+        node.0
+    )
+}
+
+/// A pool takes no backup of a drive: what others have is newer.
+pub fn without_backups(error: DeviceError, node: NodeId) -> DeviceError {
+    match error {
+        DeviceError::Invalid { path, reason, mend } if mend.contains("backup") => {
+            let mend = format!("a backup is of no use, as the pool has gone on; {}", lost(node));
+            DeviceError::Invalid { path, reason, mend }
+        }
+        error => error,
+    }
+}
+
+fn check(record: &DriveRecord, there: Option<&DriveRecord>, node: NodeId) -> Result<(), String> {
+    Err(match there {
         Some(there) if record.may_be(there) => return Ok(()),
         Some(there) if there.drive == record.drive => format!(
             "is an older copy of the drive of node {}: it was opened {} times, and {} times as the control plane knows",
@@ -66,13 +99,7 @@ fn check(
         None => {
             format!("is no drive, and node {} has one, whose uuid is {:032x}", node.0, record.drive)
         }
-    };
-    let mend = format!(
-        "put back that drive as it was last in use, or mount it; or, if it is lost, give the node up (`weir pool replace {} \
-         --by none`), which has others copy what it had, and let an empty drive join under a new number",
-        node.0
-    );
-    Err(PoolError::File { path: path.into(), reason: format!("{reason}: {mend}") })
+    })
 }
 
 fn recorded(Age { uuid, opens, is_closed }: Age) -> DriveRecord {
@@ -96,12 +123,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_the_drive_as_it_was_left_is_refused_with_what_to_do() {
+    fn what_is_not_the_drive_as_it_was_left_is_refused() {
         let record = DriveRecord { drive: 7, opens: 4, is_closed: true };
-        let told = |there: Option<&DriveRecord>| {
-            let checked = check(&record, there, Path::new("/srv/drive"), NodeId(3));
-            checked.map_err(|error| error.to_string())
-        };
+        let told = |there: Option<&DriveRecord>| check(&record, there, NodeId(3));
         assert_eq!(told(Some(&record)), Ok(()));
         let older = DriveRecord { opens: 3, ..record.clone() };
         let other = DriveRecord { drive: 8, ..record.clone() };
@@ -111,8 +135,7 @@ mod tests {
             (Some(&other), "is not the drive of node 3"),
         ] {
             let error = told(there).expect_err(words);
-            assert!(error.contains(words) && error.contains("/srv/drive"), "{error}");
-            assert!(error.contains("weir pool replace 3 --by none"), "{error}");
+            assert!(error.contains(words), "{error}");
         }
     }
 }

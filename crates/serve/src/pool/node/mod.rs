@@ -12,6 +12,7 @@ pub(in crate::pool) mod tests;
 
 pub use server::{Blocks, NodeEnd, NodeStatus, Notice};
 
+use super::drives;
 use super::reach::{Caller, Dialed, Reach};
 use crate::device::{Age, Device, DeviceError, DeviceOptions, Mode};
 use crate::medium::Medium;
@@ -99,7 +100,8 @@ fn open(options: NodeOptions) -> Result<(RunningNode, mpsc::Sender<()>), ServeEr
         let address = options.listen.to_string();
         ServeError::Listen { address, reason: format!("cannot listen: {error}") }
     })?;
-    let mut device = open_or_make(&options.device)?;
+    let mut device = open_or_make(&options.device)
+        .map_err(|error| drives::without_backups(error, options.node))?;
     let medium = device.media.pop().expect("raw units have one shard");
     let format = device.formats.pop().map(|format| match format {
         CoreFormat::Raw(format) => {

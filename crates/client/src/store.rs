@@ -291,8 +291,17 @@ impl Store {
 
     /// Has all slices written anew, without what was deleted.
     pub fn compact(&self) -> Result<(), Error> {
-        accepted(http::request(&self.place, ("POST", "/compact"), "", &[], COMPACT_PATIENCE))
-            .map(drop)
+        self.compacted("/compact")
+    }
+
+    /// Has one slice written so.
+    pub fn compact_slice(&self, slice: u32) -> Result<(), Error> {
+        self.compacted(&format!("/compact?slice={slice}"))
+    }
+
+    fn compacted(&self, path: &str) -> Result<(), Error> {
+        let answer = http::request(&self.place, ("POST", path), "", &[], COMPACT_PATIENCE);
+        accepted(answer).map(drop)
     }
 
     fn found(&self, path: &str) -> Result<Option<Vec<u8>>, Error> {

@@ -62,7 +62,7 @@ int weir_store_sync(const weir_store* store, const char* folder);
 // The same for names alone: it waits for no table.
 int weir_store_sync_names(const weir_store* store);
 uint64_t weir_store_free_small_bytes(const weir_store* store);
-// What the store has done since it was opened: raw_blocks_put, raw_blocks_erased, reads and read_bytes (of raw blocks); how
+// What the store has done since it was opened: raw_blocks_put, table_bytes_put (in these), raw_blocks_erased, reads and read_bytes (of raw blocks); how
 // many units there are: units; how many puts may be under way: puts_max; raw blocks of the store that are newer than all that
 // its small volume knew when it was opened: newer_raw_blocks. 0 for any other name.
 uint64_t weir_store_count(const weir_store* store, const char* name);

@@ -326,6 +326,7 @@ pub unsafe extern "C" fn weir_store_count(store: &Handle, name: *const c_char) -
     // SAFETY: by contract.
     match unsafe { text(name) } {
         Ok("raw_blocks_put") => counts.raw_blocks_put,
+        Ok("table_bytes_put") => counts.table_bytes_put,
         Ok("raw_blocks_erased") => counts.raw_blocks_erased,
         Ok("reads") => counts.reads,
         Ok("read_bytes") => counts.read_bytes,

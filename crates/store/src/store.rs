@@ -29,6 +29,7 @@ pub struct Store {
     pub(crate) blocks: Box<dyn RawBlocks>,
     key: u64,
     put: AtomicU64,
+    filled: AtomicU64,
     erased: AtomicU64,
     reads: AtomicU64,
     read_bytes: AtomicU64,
@@ -78,6 +79,8 @@ pub struct Missing {
 pub struct Counts {
     /// Raw blocks that were written.
     pub raw_blocks_put: u64,
+    /// Bytes of tables in these; the rest of the last one of each table is none's.
+    pub table_bytes_put: u64,
     /// Raw blocks that were erased.
     pub raw_blocks_erased: u64,
     /// Reads of raw blocks.
@@ -164,6 +167,7 @@ impl Store {
             blocks,
             key,
             put: AtomicU64::new(0),
+            filled: AtomicU64::new(0),
             erased: AtomicU64::new(0),
             reads: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
@@ -383,6 +387,7 @@ impl Store {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Counts {
             raw_blocks_put: of(&self.put),
+            table_bytes_put: of(&self.filled),
             raw_blocks_erased: of(&self.erased),
             reads: of(&self.reads),
             read_bytes: of(&self.read_bytes),
@@ -434,7 +439,7 @@ impl Store {
     }
 
     /// Writes a raw block under the next number that is free, on the next unit that has room.
-    pub(crate) fn put(&self, bytes: &[u8]) -> Result<u64, Error> {
+    pub(crate) fn put(&self, bytes: &[u8], filled: usize) -> Result<u64, Error> {
         let (mut taken, mut full) = (0, 0);
         loop {
             let erased = self.erased.load(Ordering::Relaxed);
@@ -442,6 +447,7 @@ impl Store {
             match self.blocks.put(self.id(number), bytes) {
                 Ok(()) => {
                     self.put.fetch_add(1, Ordering::Relaxed);
+                    self.filled.fetch_add(filled as u64, Ordering::Relaxed);
                     return Ok(number);
                 }
                 Err(Error::Taken(_)) if taken < TAKEN_MAX => taken += 1,

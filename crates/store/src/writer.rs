@@ -180,14 +180,14 @@ impl TableWriter {
         let block = std::mem::take(&mut self.buffer);
         let at_once = self.store.blocks.puts_at_once();
         if at_once <= 1 {
-            let put = self.store.put(&block);
+            let put = self.store.put(&block, block.len());
             return self.count(put);
         }
         while self.puts.len() >= at_once {
             self.wait_for_one()?;
         }
         let store = Arc::clone(&self.store);
-        match thread::Builder::new().spawn(move || store.put(&block)) {
+        match thread::Builder::new().spawn(move || store.put(&block, block.len())) {
             Ok(put) => self.puts.push_back(put),
             Err(error) => return self.count(Err(Error::Io(format!("no thread: {error}")))),
         }
@@ -256,7 +256,7 @@ impl TableWriter {
         if !self.buffer.is_empty() {
             let bytes = self.buffer.len();
             self.buffer.resize(self.store.blocks.block_bytes() as usize, 0);
-            let put = self.store.put(&self.buffer);
+            let put = self.store.put(&self.buffer, bytes);
             self.buffer.truncate(bytes);
             last = Some(put?);
         }

@@ -40,10 +40,14 @@ pub struct ScrubArgs {
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
-    weir store compact\n\n\
+    weir store compact\n  \
+    weir store compact --slice 3\n\n\
     RocksDB does it by itself where it pays; this is for room that is needed now. It takes some raw blocks before it gives \
     any, and is refused while there are not so many. The store is served meanwhile.")]
 pub struct CompactArgs {
+    /// Only this slice, as `weir store status` numbers them [default: one after the other]
+    #[arg(long, value_name = "N")]
+    slice: Option<u32>,
     #[command(flatten)]
     at: At,
 }
@@ -74,14 +78,22 @@ fn as_text(status: &Value) -> String {
     let each = if batches > 0 { commits as f64 / batches as f64 } else { 0.0 };
     text += &format!("keys        about {}\n", count(number(&status["keys"])));
     text += &format!(
-        "SSTs        {}, and {} in memory; {} to compact\n",
+        "SSTs        {} in {} raw blocks, and {} in memory; {} to compact\n",
         bytes(number(&status["table_bytes"])),
+        count(number(&status["raw_blocks"])),
         bytes(number(&status["memory_bytes"])),
         bytes(number(&status["compaction_bytes"]))
     );
     text +=
         &format!("commits     {} in {} syncs, {each:.1} a sync\n", count(commits), count(batches));
-    let room = &status["room"];
+    let (written, room) = (&status["written"], &status["room"]);
+    text += &format!(
+        "written     {} of keys and values since the start: {} of log, {} of SSTs in {} raw blocks\n",
+        bytes(number(&written["bytes"])),
+        bytes(number(&written["log_bytes"])),
+        bytes(number(&written["table_bytes"])),
+        count(number(&written["raw_blocks"])),
+    );
     match room.is_null() {
         true => {
             let why = status["units_why"].as_str().unwrap_or("a reason is not told");
@@ -173,6 +185,11 @@ pub fn scrub(args: &ScrubArgs) -> Result<End, Failure> {
 
 /// Writes it anew.
 pub fn compact(args: &CompactArgs) -> Result<End, Failure> {
-    args.at.store()?.compact().map_err(told)?;
+    let store = args.at.store()?;
+    let compacted = match args.slice {
+        Some(slice) => store.compact_slice(slice),
+        None => store.compact(),
+    };
+    compacted.map_err(told)?;
     Ok(End::Good)
 }

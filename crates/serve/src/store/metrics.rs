@@ -248,6 +248,12 @@ const ENGINE: &[(&str, &str, &str, f64)] = &[
     ("rocksdb.block.cache.hit", "cache_hits", "Blocks of SSTs that were found in memory", 1.0),
     ("rocksdb.block.cache.miss", "cache_misses", "Blocks of SSTs that had to be read", 1.0),
     ("weir.raw_blocks_put", "raw_blocks_put", "Raw blocks written to the units", 1.0),
+    (
+        "weir.table_bytes_put",
+        "table_put_bytes",
+        "Bytes of SSTs in the raw blocks that were written, of flushes and compactions that have not ended too",
+        1.0,
+    ),
     ("weir.raw_blocks_erased", "raw_blocks_erased", "Raw blocks that were asked to be erased", 1.0),
     ("weir.reads", "table_reads", "Reads of raw blocks asked of the units", 1.0),
     ("weir.read_bytes", "table_read_bytes", "Bytes of SSTs read from the units", 1.0),
@@ -259,6 +265,11 @@ const SLICE: &[(&str, &str, fn(&SliceStatus) -> u64)] = &[
     ("slice_keys", "Keys of the slice, as RocksDB estimates them", |slice| slice.keys),
     ("slice_tables", "SSTs of the slice", |slice| slice.tables),
     ("slice_table_bytes", "Bytes of the SSTs of the slice", |slice| slice.table_bytes),
+    (
+        "slice_raw_blocks",
+        "Raw blocks that the SSTs of the slice fill, the last one of each in part",
+        |slice| slice.raw_blocks,
+    ),
     ("slice_memory_bytes", "Bytes of the memtables of the slice", |slice| slice.memory_bytes),
     (
         "slice_compaction_pending_bytes",
@@ -271,13 +282,19 @@ const SLICE: &[(&str, &str, fn(&SliceStatus) -> u64)] = &[
 fn of_service(service: &Service) -> Registry {
     let mut registry = Registry::with_prefix("weir_store");
     registry.register_collector(Box::new(Build));
-    let Counts { commits, batches } = service.counts();
+    let Counts { commits, batches, bytes } = service.counts();
     counter(&mut registry, "commits", "Commits that are durable", commits as f64);
     counter(
         &mut registry,
         "syncs",
         "Syncs of the log, each of which made some durable",
         batches as f64,
+    );
+    counter(
+        &mut registry,
+        "committed_bytes",
+        "Bytes of keys and values that were written",
+        bytes as f64,
     );
     for (of, name, help, unit) in ENGINE {
         counter(&mut registry, name, help, service.engine().count(of) as f64 * unit);

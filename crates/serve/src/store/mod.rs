@@ -369,7 +369,7 @@ fn routes(rules: Arc<Rules>) -> Routes<Store> {
         .with(Method::GET, "/openapi.json", Access::Open, plain(get(work::openapi)))
         .with(Method::GET, "/scrub", Access::Open, plain(get(work::scrubbed)))
         .with(Method::POST, "/scrub", change, plain(post(work::scrub)))
-        .with(Method::POST, "/compact", change, plain(post(work::compact)))
+        .with(Method::POST, "/compact", change, post(work::compact))
         .with(Method::GET, "/kv", data, get(values::list))
         .with(Method::POST, "/kv", change, post(values::many))
         .with(Method::GET, "/kv/{*key}", data, get(values::read))

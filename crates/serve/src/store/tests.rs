@@ -207,6 +207,7 @@ fn files_are_streamed_listed_renamed_and_read_in_part() {
     let status = store.scrub().and_then(|_| store.scrubbed()).unwrap();
     assert_eq!(status["failed"], serde_json::Value::Null, "{status}");
     store.compact().unwrap();
+    store.compact_slice(3).unwrap();
     assert_eq!(store.status().unwrap()["mode"], "store");
 }
 
@@ -224,7 +225,9 @@ fn what_is_wrong_with_a_request_is_told_with_the_mend() {
         ("GET", "/kv?limit=0", b"", 400, "1 to 10000"),
         ("GET", "/kv?start=a", b"", 400, "prefix, from, to"),
         ("GET", "/kv?slice=9", b"", 400, "this store has the slices 0 to "),
-        ("GET", "/kv?slice=-1", b"", 400, "slice: must be a number from 0 on"),
+        ("POST", "/compact?slice=4294967295", b"", 400, "this store has the slices 0 to "),
+        ("POST", "/compact?slice=-1", b"", 400, "slice: must be a number from 0 on"),
+        ("POST", "/compact?slices=1", b"", 400, "what is known here is slice"),
         ("POST", "/kv?do=write", b"123", 400, "two lengths"),
         ("POST", "/kv?do=delete", b"", 400, "get or write"),
         ("POST", "/kv?do=get", &[0; 8], 400, "0 bytes"),
@@ -270,7 +273,6 @@ fn what_is_wrong_with_a_request_is_told_with_the_mend() {
         ("GET", "/openapi.json?x=1"),
         ("GET", "/scrub?x=1"),
         ("POST", "/scrub?x=1"),
-        ("POST", "/compact?slice=99"),
     ] {
         let (status, told) = served.answer(method, path, b"");
         assert!(
@@ -484,6 +486,8 @@ fn what_is_asked_and_refused_is_counted_as_prometheus_wants_it() {
         "weir_store_requests_refused_total{reason=\"failed\"} 0",
         "weir_store_commits_total 1",
         "weir_store_syncs_total 1",
+        // The key with the letter of its service, and the value.
+        "weir_store_committed_bytes_total 1002",
         "weir_store_unit_raw_blocks_free{unit=\"5\"} 3",
         "weir_store_units_answer 1",
         "weir_store_ready 0",

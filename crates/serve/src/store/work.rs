@@ -1,9 +1,10 @@
 //! What the whole store is asked: how it does, to read everything (`/scrub`), to write it anew (`/compact`).
 
-use super::{Store, refusal};
+use super::query::Query;
+use super::{Store, refusal, refused};
 use ::store::services::{Scrubbed, SliceStatus};
 use axum::extract::{Json, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
@@ -59,6 +60,7 @@ pub async fn status(State(store): State<Store>) -> Response {
     let sum = |of: fn(&SliceStatus) -> u64| slices.iter().map(of).sum::<u64>();
     let (service, counts) = (&store.service, store.service.counts());
     let block_bytes = service.engine().block_bytes();
+    let count = |name: &str| service.engine().count(name);
     let room = service.room().map(|(free, kept)| {
         json!({ "raw_blocks_free": free, "raw_blocks_kept": kept, "raw_block_bytes": block_bytes })
     });
@@ -71,6 +73,14 @@ pub async fn status(State(store): State<Store>) -> Response {
         "mode": "store",
         "keys": sum(|slice| slice.keys),
         "table_bytes": sum(|slice| slice.table_bytes),
+        "raw_blocks": sum(|slice| slice.raw_blocks),
+        "written": {
+            "bytes": counts.bytes,
+            "log_bytes": count("rocksdb.wal.bytes"),
+            "table_bytes": count("weir.table_bytes_put"),
+            "raw_blocks": count("weir.raw_blocks_put"),
+            "raw_blocks_erased": count("weir.raw_blocks_erased"),
+        },
         "memory_bytes": sum(|slice| slice.memory_bytes),
         "compaction_bytes": sum(|slice| slice.compaction_bytes),
         "commits": counts.commits,
@@ -145,14 +155,27 @@ pub async fn scrub(State(store): State<Store>) -> Response {
     (StatusCode::ACCEPTED, Json(store.work.scrub_json())).into_response()
 }
 
-pub async fn compact(State(store): State<Store>) -> Response {
-    let Ok(_alone) = Arc::clone(&store.work.compact).try_acquire_owned() else {
-        return refusal(StatusCode::CONFLICT, "a compaction of all slices is under way");
-    };
-    for slice in 0..store.service.slices() {
-        if let Err(refused) = store.ask(move |service| service.compact(slice)).await {
-            return refused;
+pub async fn compact(State(store): State<Store>, uri: Uri) -> Response {
+    compacted(&store, &uri).await.unwrap_or_else(|refused| refused)
+}
+
+async fn compacted(store: &Store, uri: &Uri) -> Result<Response, Response> {
+    let mut query = Query::of(uri)?;
+    let slice = query.take_number("slice")?;
+    query.end()?;
+    let slices = match slice {
+        Some(slice) => {
+            store.service.has_slice(slice).map_err(refused)?;
+            slice..slice + 1
         }
+        None => 0..store.service.slices(),
+    };
+    let alone = Arc::clone(&store.work.compact).try_acquire_owned();
+    let under_way =
+        "a compaction that somebody asked for is under way: ask again when it has ended";
+    let _alone = alone.map_err(|_| refusal(StatusCode::CONFLICT, under_way))?;
+    for slice in slices {
+        store.ask(move |service| service.compact(slice)).await?;
     }
-    StatusCode::NO_CONTENT.into_response()
+    Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -28,6 +28,8 @@ pub struct Counts {
     pub commits: u64,
     /// Batches that they were written in, each with a sync.
     pub batches: u64,
+    /// Bytes of the keys and values that were written, pieces of files that wait for their commit too.
+    pub bytes: u64,
 }
 
 #[derive(Default)]
@@ -126,6 +128,11 @@ impl Committer {
         answer.recv().unwrap_or_else(|_| Err(ended()))
     }
 
+    /// Tells of a write past this that was done.
+    pub fn written(&self, changes: &[&Change]) {
+        self.shared.queue().counts.bytes += payload_bytes(changes);
+    }
+
     /// Tells of a write past this that failed.
     pub fn failed(&self, why: &Refused) {
         self.shared.failed(why);
@@ -152,6 +159,10 @@ impl Drop for Committer {
     }
 }
 
+fn payload_bytes(changes: &[&Change]) -> u64 {
+    changes.iter().map(|change| change.payload_bytes() as u64).sum()
+}
+
 fn run(engine: &dyn Engine, shared: &Shared) {
     while let Some(batch) = shared.next() {
         // Others queue while it is written: they are the next batch.
@@ -171,6 +182,7 @@ fn write(engine: &dyn Engine, shared: &Shared, batch: Vec<Waiting>) {
             let mut queue = shared.queue();
             queue.counts.commits += batch.len() as u64;
             queue.counts.batches += 1;
+            queue.counts.bytes += payload_bytes(&changes);
         }
         Err(Refused::Full(_)) if batch.len() > 1 => {
             // There may be room for one after the other.
@@ -223,6 +235,7 @@ mod tests {
         assert!(answers.iter().take(100).all(|answer| answer == (Ok(()), true)));
         assert_eq!((engine.syncs(), committer.counts().commits), (2, 101));
         assert_eq!(committer.counts().batches, 2);
+        assert_eq!(committer.counts().bytes, 101 * 5, "four bytes of a key, one of its value");
     }
 
     #[test]

@@ -38,12 +38,16 @@ pub enum Change {
 impl Change {
     /// Bytes that it takes in a batch.
     pub fn bytes(&self) -> usize {
-        HEAD_BYTES
-            + match self {
-                Self::Put { key, value, .. } => key.len() + value.len(),
-                Self::Delete { key, .. } => key.len(),
-                Self::DeleteRange { range, .. } => range.from.len() + range.to.len(),
-            }
+        HEAD_BYTES + self.payload_bytes()
+    }
+
+    /// Bytes of its keys and its value.
+    pub fn payload_bytes(&self) -> usize {
+        match self {
+            Self::Put { key, value, .. } => key.len() + value.len(),
+            Self::Delete { key, .. } => key.len(),
+            Self::DeleteRange { range, .. } => range.from.len() + range.to.len(),
+        }
     }
 
     /// Appends it as the engine reads it: kind, slice, two lengths, two strings of bytes.

@@ -68,6 +68,8 @@ pub struct SliceStatus {
     pub tables: u64,
     /// Bytes of its SSTs.
     pub table_bytes: u64,
+    /// Raw blocks that these fill, each the last one of its SST in part.
+    pub raw_blocks: u64,
     /// Bytes of its memtables.
     pub memory_bytes: u64,
     /// Bytes that compaction has still to write anew, as RocksDB estimates.
@@ -223,7 +225,9 @@ impl Service {
         if let Some(why) = self.stopped() {
             return Err(why);
         }
-        self.engine.write(changes, false).inspect_err(|why| self.committer.failed(why))
+        self.engine.write(changes, false).inspect_err(|why| self.committer.failed(why))?;
+        self.committer.written(changes);
+        Ok(())
     }
 
     fn takes_changes(&self) -> Result<(), Refused> {
@@ -235,6 +239,14 @@ impl Service {
             )),
             false => Ok(()),
         }
+    }
+
+    /// Fails with what there is if a slice is not.
+    pub fn has_slice(&self, slice: u32) -> Result<(), Refused> {
+        let last = self.slices().saturating_sub(1);
+        let why =
+            || Refused::Usage(format!("slice {slice}: this store has the slices 0 to {last}"));
+        (slice <= last).then_some(()).ok_or_else(why)
     }
 
     /// Writes a slice anew, without what was deleted in it, which takes room before it gives some.
@@ -371,19 +383,23 @@ impl Service {
 
     /// How each slice does.
     pub fn status(&self) -> Vec<SliceStatus> {
-        let mut counts = vec![0; self.slices() as usize];
-        for table in self.engine.tables() {
-            if let Some(count) = counts.get_mut(table.slice as usize) {
-                *count += 1;
+        // A log that could not be read whole is listed among the SSTs, and has no keys.
+        let mut counts = vec![(0, 0, 0); self.slices() as usize];
+        for table in self.engine.tables().iter().filter(|table| !table.largest.is_empty()) {
+            if let Some((tables, bytes, raw_blocks)) = counts.get_mut(table.slice as usize) {
+                *tables += 1;
+                *bytes += table.bytes;
+                *raw_blocks += table.bytes.div_ceil(self.engine.block_bytes());
             }
         }
-        let status = |(slice, tables)| {
+        let status = |(slice, (tables, table_bytes, raw_blocks))| {
             let number = |name: &str| self.engine.property(slice, &format!("rocksdb.{name}"));
             SliceStatus {
                 slice,
                 keys: number("estimate-num-keys"),
                 tables,
-                table_bytes: number("total-sst-files-size"),
+                table_bytes,
+                raw_blocks,
                 memory_bytes: number("cur-size-all-mem-tables"),
                 compaction_bytes: number("estimate-pending-compaction-bytes"),
             }

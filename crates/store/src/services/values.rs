@@ -59,13 +59,9 @@ impl Service {
         let range = key::values(prefix, from, to);
         let page = match slice {
             None => self.page(&range, bounds)?,
-            Some(slice) if slice < self.slices() => {
-                page(self.engine(), slice..slice + 1, &range, bounds)?
-            }
             Some(slice) => {
-                let last = self.slices() - 1;
-                let why = format!("slice {slice}: this store has the slices 0 to {last}");
-                return Err(Refused::Usage(why));
+                self.has_slice(slice)?;
+                page(self.engine(), slice..slice + 1, &range, bounds)?
             }
         };
         let name = |key: Vec<u8>| key::value_name(&key).unwrap_or_default().to_vec();

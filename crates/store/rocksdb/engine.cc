@@ -1,14 +1,11 @@
 // The engine of `weir store`: one RocksDB whose column families are the slices, its SSTs on raw units. What a key means,
 // crates/store/src/services knows; here are only bytes.
 
-#include <rocksdb/cache.h>
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
-#include <rocksdb/filter_policy.h>
 #include <rocksdb/listener.h>
 #include <rocksdb/sst_file_reader.h>
 #include <rocksdb/statistics.h>
-#include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
 
 #include <algorithm>
@@ -25,6 +22,9 @@
 
 #include "file_system.h"
 #include "left.h"
+#include "options.h"
+#include "rebuilt.h"
+#include "small.h"
 #include "weir_engine.h"
 
 namespace {
@@ -37,16 +37,15 @@ using rocksdb::Options;
 using rocksdb::Slice;
 using rocksdb::Status;
 using weir::Damages;
+using weir::DatabaseOptions;
+using weir::kPath;
+using weir::kReadAheadBytes;
+using weir::SliceOptions;
 
-const char* const kPath = "/store";
 const char* const kSlice = "slice-";
 
-// Most that a compaction takes at a time, in SSTs: so much room there has to be for what it writes.
-constexpr uint64_t kCompactionFiles = 8;
 // How long the units may take to answer a read of an SST while a damaged store is opened.
 constexpr std::chrono::minutes kOpenTime{2};
-// A reader of a whole SST takes so much at a time.
-constexpr size_t kReadAheadBytes = 2 << 20;
 // After a write that found no room, and one that found none again.
 constexpr std::chrono::seconds kResumeAgain{1};
 // With less of the small volume left behind a batch, what is in memory is flushed first, and with half of it the batch is refused:
@@ -56,6 +55,9 @@ constexpr uint64_t kSmallLeftBytes = 1 << 20;
 constexpr uint64_t kSmallLittleBytes = 32 << 20;
 // What an SST has beside its keys and values, at most: such a part of a raw block. Small ones take more than that in memory.
 constexpr uint64_t kIndexShare = 64;
+// Slices that a store may have (service.rs), and what it says of itself, which has their number.
+constexpr uint32_t kSlicesMax = 64;
+const char* const kHead = "store";
 // How long a batch waits for logs to be gone whose content lies on the units.
 constexpr std::chrono::seconds kLogsGone{2};
 
@@ -73,66 +75,6 @@ int CodeOf(const Status& status) {
 int Told(const Status& status, char** reason) {
   if (!status.ok()) *reason = strdup(status.ToString().c_str());
   return CodeOf(status);
-}
-
-// An SST of a full memtable fits in a raw block, and one of a compaction in `sst_blocks`: RocksDB ends a file behind the value
-// that reaches the size, and a value may be half a megabyte.
-ColumnFamilyOptions SliceOptions(uint64_t block_bytes, uint32_t sst_blocks, uint64_t units, bool reads_left,
-                                 const std::shared_ptr<rocksdb::Cache>& cache) {
-  ColumnFamilyOptions options;
-  // A write that would not fit goes to the next memtable (FlushFull), before RocksDB ends this one.
-  options.write_buffer_size = block_bytes;
-  // RocksDB stops all puts when one slice has no memory left, and a flush takes as long as a raw block: so that all units write
-  // meanwhile, eight slices have more memtables than there are units, though keys do not come evenly to them.
-  options.max_write_buffer_number = static_cast<int>(std::clamp<uint64_t>(units / 4, 6, 12));
-  const uint64_t file_bytes = sst_blocks * block_bytes;
-  options.target_file_size_base = file_bytes - block_bytes / 8;
-  options.max_bytes_for_level_base = 8 * file_bytes;
-  options.max_compaction_bytes = kCompactionFiles * file_bytes;
-  options.level_compaction_dynamic_level_bytes = true;
-  // Files of levels between would have up to twice the size, and a little of a second raw block.
-  options.level_compaction_dynamic_file_size = false;
-  // What is compressed would leave the rest of its raw block unused.
-  options.compression = rocksdb::kNoCompression;
-  rocksdb::BlockBasedTableOptions table;
-  table.block_cache = cache;
-  table.block_size = 16 << 10;
-  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
-  // So that the cache's size is the bound of all that is kept of SSTs.
-  table.cache_index_and_filter_blocks = true;
-  table.cache_index_and_filter_blocks_with_high_priority = true;
-  // What a reader reads ahead of itself fails as a whole: what is damaged would begin up to 256 KiB before it does.
-  if (reads_left) table.max_auto_readahead_size = 0;
-  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-  return options;
-}
-
-rocksdb::DBOptions DatabaseOptions(rocksdb::Env* env, uint64_t small_bytes, const weir_store* store) {
-  rocksdb::DBOptions options;
-  options.env = env;
-  options.create_if_missing = true;
-  // A flush ends when its table lies on its unit, as most of a compaction's do: the more of them there are, the more units
-  // write; a few more, as some wait for units that are busy. Their threads wait nearly all the time. RocksDB alone would let a
-  // quarter of the jobs be flushes.
-  const uint64_t units = weir_store_count(store, "units"), puts_max = weir_store_count(store, "puts_max");
-  options.max_background_flushes = options.max_background_compactions =
-      static_cast<int>(std::clamp<uint64_t>(units + units / 4, 2, puts_max));
-  // Puts are slowed before they are stopped; RocksDB begins with 16 MB/s, less than what one unit takes.
-  options.delayed_write_rate = uint64_t{1} << 30;
-  // Parts of one compaction would each end with an SST that is not full; slices are compacted side by side.
-  options.max_subcompactions = 1;
-  options.compaction_readahead_size = kReadAheadBytes;
-  // Damage of the log is told, and not taken for its end: what was acknowledged lies behind it.
-  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
-  // The small volume has room for logs of a bounded size.
-  options.max_total_wal_size = std::max<uint64_t>(small_bytes / 4, 8 << 20);
-  options.max_manifest_file_size = 4 << 20;
-  options.info_log_level = rocksdb::WARN_LEVEL;
-  options.keep_log_file_num = 2;
-  options.max_log_file_size = 1 << 20;
-  options.stats_dump_period_sec = 0;
-  options.stats_persist_period_sec = 0;
-  return options;
 }
 
 struct Change {
@@ -238,6 +180,8 @@ struct weir_engine {
   std::chrono::microseconds read_time{0};
   // Nothing is written: of these only what is in others is read.
   bool reads_left = false, finds_older = false;
+  // Its manifest was put together of what there is: all SSTs are of level 0, and what of a key is newest an iterator alone knows.
+  bool is_rebuilt = false;
   std::vector<Missing> missing;
   // SSTs of which a part could not be read, and was passed over. Changed while it is open, with the lock.
   std::mutex torn_lock;
@@ -373,7 +317,61 @@ struct weir_engine {
     return WEIR_ENGINE_OWN;
   }
 
-  Status Open(uint64_t small_bytes) {
+  // The column families that there are, those of a new database if there is none.
+  Status Listed(const rocksdb::DBOptions& options, std::vector<std::string>* names) const {
+    if (weir::IsThere(env.get(), weir::kCurrent)) return DB::ListColumnFamilies(options, kPath, names);
+    std::vector<std::string> all;
+    const Status found = env->GetChildren(kPath, &all);
+    if (!found.ok() && !found.IsNotFound()) return found;
+    // RocksDB makes that one first, and would take them for what a failed job left.
+    const auto is_later = [](const std::string& name) { return Slice(name).ends_with(".sst") || Slice(name).ends_with(".log"); };
+    if (std::any_of(all.begin(), all.end(), is_later)) return Status::Corruption(weir::kCurrent, "it is not there, and SSTs or logs are");
+    if (reads_left) return Status::InvalidArgument("there is no database of which something could be left");
+    names->push_back(rocksdb::kDefaultColumnFamilyName);
+    return Status::OK();
+  }
+
+  // The database of all SSTs and logs that there are, as its manifest cannot be read.
+  Status Rebuild(rocksdb::DBOptions options, const Damages& unsound, const Status& why) {
+    auto rebuilt = std::make_shared<weir::Rebuilt>(files);
+    for (const auto& [path, damage] : unsound) {
+      rebuilt->Hide(path);
+      missing.push_back({WEIR_ENGINE_OWN, path.substr(path.rfind('/') + 1), damage, "", ""});
+    }
+    missing.push_back({WEIR_ENGINE_OWN, "MANIFEST", why.ToString() + ": what is read is what SSTs and logs have", "", ""});
+    files = rebuilt;
+    env = rocksdb::NewCompositeEnv(files);
+    std::vector<std::string> names, tables;
+    Status status = env->GetChildren(kPath, &names);
+    if (status.ok()) status = env->CreateDirIfMissing(kPath);
+    if (status.ok()) status = weir::AddFamilies(env.get(), OptionsOf(), kSlice, kSlicesMax, weir::NextNumber(names));
+    if (status.ok()) status = weir::Named(env.get(), "", ".sst", &tables);
+    options.env = env.get();
+    options.info_log = std::make_shared<weir::Silent>();
+    if (status.ok()) status = rocksdb::RepairDB(kPath, Options(options, slice_options));
+    // Those that it could not read whole are gone for it.
+    for (const std::string& name : tables) {
+      if (weir::IsThere(env.get(), std::string(kPath) + "/" + name)) continue;
+      missing.push_back({WEIR_ENGINE_OWN, name, "it cannot be read whole, and nothing says what of it counts", "", ""});
+    }
+    is_rebuilt = true;
+    return status;
+  }
+
+  // A key of a database whose manifest was put together.
+  Status Newest(const rocksdb::ReadOptions& options, ColumnFamilyHandle* family, const Slice& key, rocksdb::PinnableSlice* value) const {
+    const std::unique_ptr<rocksdb::Iterator> at(db->NewIterator(options, family));
+    at->Seek(key);
+    if (!at->Valid() || at->key() != key) return at->status().ok() ? Status::NotFound() : at->status();
+    value->PinSelf(at->value());
+    return Status::OK();
+  }
+
+  Status Get(const rocksdb::ReadOptions& options, ColumnFamilyHandle* family, const Slice& key, rocksdb::PinnableSlice* value) const {
+    return is_rebuilt ? Newest(options, family, key, value) : db->Get(options, family, key, value);
+  }
+
+  Status Open(uint64_t small_bytes, const Damages& unsound) {
     rocksdb::DBOptions options = DatabaseOptions(env.get(), small_bytes, store);
     // A hollow table has not the id that the manifest knows.
     options.verify_sst_unique_id_in_manifest = !reads_left;
@@ -381,15 +379,14 @@ struct weir_engine {
     options.statistics = statistics;
     options.listeners.push_back(errors);
     std::vector<std::string> names;
-    const std::string current = std::string(kPath) + "/CURRENT";
-    if (env->FileExists(current).ok()) {
-      Status listed = DB::ListColumnFamilies(options, kPath, &names);
-      if (!listed.ok()) return listed;
-    } else if (reads_left) {
-      return Status::InvalidArgument("there is no database of which something could be left");
-    } else {
-      names.push_back(rocksdb::kDefaultColumnFamilyName);
+    Status listed = Listed(options, &names);
+    if (finds_older && !listed.ok() && weir::SmallOf(listed) != weir::Small::kOther) {
+      const Status made = Rebuild(options, unsound, listed);
+      if (!made.ok()) return made;
+      options.env = env.get();
+      listed = Listed(options, &names);
     }
+    if (!listed.ok()) return listed;
     std::vector<ColumnFamilyDescriptor> families;
     for (const std::string& name : names) families.emplace_back(name, slice_options);
     std::vector<ColumnFamilyHandle*> handles;
@@ -412,12 +409,23 @@ struct weir_engine {
       }
       slices[number] = handle;
     }
+    rocksdb::PinnableSlice head;
+    if (is_rebuilt && Newest(rocksdb::ReadOptions(), own, kHead, &head).IsNotFound()) {
+      return Status::Corruption("neither SSTs nor logs have what the store says of itself: how many slices it had is not known");
+    }
     return Status::OK();
   }
 
   // What to do after it did not open.
   const char* Mend(const Status& status) const {
-    if (finds_older || !(status.IsCorruption() || status.IsIOError())) return "";
+    if (!(status.IsCorruption() || status.IsIOError())) return "";
+    const weir::Small of = weir::SmallOf(status);
+    if (of == weir::Small::kSaidElsewhere) return ": what it says other files say too: weir store repair makes it anew";
+    if (finds_older) return "";
+    if (of == weir::Small::kManifest) {
+      return ": which SSTs are the database's only it says: restore the small volume from a copy, or read what SSTs and logs "
+             "have, which may be older than what was written last: weir store serve --damaged=older";
+    }
     if (!reads_left) return ": restore what is damaged there, or read what is left: weir store serve --damaged";
     const std::string told = status.ToString();
     const bool is_log = told.find(".log") != std::string::npos || told.find("WAL") != std::string::npos;
@@ -509,7 +517,8 @@ uint32_t weir_engine_version(void) { return WEIR_ENGINE_VERSION; }
 
 void weir_engine_free(char* reason) { free(reason); }
 
-weir_engine* weir_engine_open(const weir_engine_place* place, char** reason) {
+// The engine on its store, before its database is opened; none if that is not to be had.
+static std::unique_ptr<weir_engine> On(const weir_engine_place* place, char** reason) {
   weir_store* store = weir_store_open(place->units, place->control, place->token, place->volume, place->how);
   if (store == nullptr) {
     *reason = strdup(weir_store_error());
@@ -517,7 +526,6 @@ weir_engine* weir_engine_open(const weir_engine_place* place, char** reason) {
   }
   auto engine = std::make_unique<weir_engine>();
   engine->block_bytes = weir_store_block_bytes(store);
-  const uint64_t small_bytes = weir_store_free_small_bytes(store);
   engine->files = weir::FileSystemOf(store);
   engine->store = store;
   // Counts only: histograms cost each request some time.
@@ -528,21 +536,44 @@ weir_engine* weir_engine_open(const weir_engine_place* place, char** reason) {
   engine->slice_options = SliceOptions(engine->block_bytes, std::max(place->sst_blocks, 1U),
                                        weir_store_count(store, "units"), engine->reads_left, rocksdb::NewLRUCache(place->cache_bytes));
   engine->read_time = std::chrono::microseconds(place->read_micros);
-  const bool older = (place->how & WEIR_READ_OLDER) != 0;
-  engine->finds_older = older;
-  Damages missing = MissingOf(store);
+  engine->finds_older = (place->how & WEIR_READ_OLDER) != 0;
+  return engine;
+}
+
+weir_engine* weir_engine_open(const weir_engine_place* place, char** reason) {
+  std::unique_ptr<weir_engine> engine = On(place, reason);
+  if (engine == nullptr) return nullptr;
+  Damages missing = MissingOf(engine->store);
   if (!missing.empty() && !engine->reads_left) {
     *reason = strdup(ToldMissing(missing).c_str());
     return nullptr;
   }
-  Status status = engine->reads_left ? engine->Leave(&missing, older) : Status::OK();
-  if (status.ok()) status = engine->Open(small_bytes);
+  Status status = engine->reads_left ? engine->Leave(&missing, engine->finds_older) : Status::OK();
+  if (status.ok()) status = engine->Open(weir_store_free_small_bytes(engine->store), missing);
   if (!status.ok()) {
     *reason = strdup((status.ToString() + engine->Mend(status)).c_str());
     return nullptr;
   }
   engine->NoteMissing(missing);
   return engine.release();
+}
+
+int weir_engine_repair(const weir_engine_place* place, void (*told)(void*, const char*), void* context, char** reason) {
+  const std::unique_ptr<weir_engine> engine = On(place, reason);
+  if (engine == nullptr) return WEIR_IO;
+  const auto each = [&](const std::string& what) { told(context, what.c_str()); };
+  if (!weir::IsThere(engine->env.get(), weir::kPath)) {
+    return Told(Status::InvalidArgument("there is no database that could be mended: weir store serve makes one"), reason);
+  }
+  Status status = weir::RepairCurrent(engine->env.get(), each);
+  if (status.ok()) status = weir::RepairIdentity(engine->OptionsOf(), each);
+  // What is left to tell is of the manifest.
+  std::vector<std::string> names;
+  const rocksdb::DBOptions options = DatabaseOptions(engine->env.get(), 0, engine->store);
+  if (status.ok()) status = engine->Listed(options, &names);
+  if (status.ok()) return WEIR_OK;
+  *reason = strdup((status.ToString() + (weir::SmallOf(status) == weir::Small::kManifest ? engine->Mend(status) : "")).c_str());
+  return CodeOf(status);
 }
 
 void weir_engine_close(weir_engine* engine) { delete engine; }
@@ -594,7 +625,7 @@ int weir_engine_get(weir_engine* engine, uint32_t slice, const char* key, size_t
   rocksdb::ReadOptions options;
   const weir::Patience patience(engine->read_time);
   if (only_memory != 0) options.read_tier = rocksdb::kBlockCacheTier;
-  Status status = engine->db->Get(options, family, Slice(key, key_bytes), &value);
+  Status status = engine->Get(options, family, Slice(key, key_bytes), &value);
   if (only_memory != 0 && status.IsIncomplete()) return WEIR_NOT_IN_MEMORY;
   // With a subcode it is a file that is not there, and no answer.
   if (status.IsNotFound() && status.subcode() == Status::kNone) {

@@ -14,7 +14,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 // Counted up when anything below changes: who loads another one is told to build it anew.
-enum { WEIR_ENGINE_VERSION = 5 };
+enum { WEIR_ENGINE_VERSION = 6 };
 
 // What weir_engine_get says, without a reason, if it would have to ask the units.
 enum { WEIR_NOT_IN_MEMORY = 100 };
@@ -59,6 +59,10 @@ void weir_engine_free(char* reason);
 // Opens the database, or makes one without slices. Null if that fails.
 weir_engine* weir_engine_open(const weir_engine_place* place, char** reason);
 void weir_engine_close(weir_engine* engine);
+
+// Makes small files of the database anew that are not what was written, as far as other files have what they said. Calls `told` with
+// each that was.
+int weir_engine_repair(const weir_engine_place* place, void (*told)(void* context, const char* what), void* context, char** reason);
 
 uint32_t weir_engine_slices(const weir_engine* engine);
 uint64_t weir_engine_block_bytes(const weir_engine* engine);

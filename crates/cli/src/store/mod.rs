@@ -2,6 +2,7 @@
 
 mod dump;
 mod files;
+mod repair;
 mod serve;
 mod tables;
 mod values;
@@ -16,6 +17,8 @@ use std::path::{Path, PathBuf};
 
 /// The folder of a store unless told otherwise.
 const DATA_DEFAULT: &str = "weir-store";
+/// What `./x rocksdb` makes.
+const ENGINE: &str = "libweir_store.so";
 /// Largest value, as the service has it.
 const VALUE_BYTES_MAX: u64 = ::store::services::VALUE_BYTES_MAX as u64;
 
@@ -44,6 +47,8 @@ enum Command {
     Scrub(work::ScrubArgs),
     /// Write a store anew without what was deleted, which makes room of it
     Compact(work::CompactArgs),
+    /// Make damaged small files of RocksDB anew, of a store that nobody serves
+    Repair(repair::Args),
     /// Put a value: of an option, a file, or standard input
     Put(values::PutArgs),
     /// Print a value as it is
@@ -69,6 +74,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         Command::Status(args) => work::status(args),
         Command::Scrub(args) => work::scrub(args),
         Command::Compact(args) => work::compact(args),
+        Command::Repair(args) => repair::run(args),
         Command::Put(args) => values::put(args),
         Command::Get(args) => values::get(args),
         Command::Delete(args) => values::delete(args),

@@ -13,8 +13,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What `./x rocksdb` makes.
-const ENGINE: &str = "libweir_store.so";
 const CLIENTS_MAX: usize = 256;
 const SST_BLOCKS_MAX: u32 = 16;
 const HEAD_TIMEOUT_NS: u64 = 20 * flash::SECOND;
@@ -97,7 +95,7 @@ pub fn run(args: &Args) -> Result<End, Failure> {
         http: http(args)?,
         addresses: args.parts.addresses()?,
         // After what was said, so that what is wrong in it is told first.
-        engine: built(ENGINE, ("--engine", args.engine.as_deref()))?,
+        engine: built(super::ENGINE, ("--engine", args.engine.as_deref()))?,
         slices: args.slices,
         control: control.clone(),
     };

@@ -42,6 +42,7 @@ const EXCUSED: &[(&str, &str)] = &[
         "it needs two servers beside it: the other examples of `weir store` run on such a one",
     ),
     ("weir store serve --slices 16 --cache 1GiB --http none", "as the one before"),
+    ("weir store repair", "it needs a store that nobody serves: store_small.rs runs it"),
     (
         "weir store dump | weir store load --data other-store",
         "it needs a second store: store.rs runs it",

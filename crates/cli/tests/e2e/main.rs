@@ -61,6 +61,7 @@ mod store;
 mod store_crash;
 mod store_faults;
 mod store_left;
+mod store_small;
 mod strangers;
 mod tier;
 mod tls;

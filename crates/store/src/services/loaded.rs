@@ -11,7 +11,7 @@ use std::ptr;
 use std::time::Duration;
 
 /// As in weir_engine.h.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 const NOT_IN_MEMORY: c_int = 100;
 /// Codes of weir_store.h.
 const NOT_FOUND: c_int = 1;
@@ -55,6 +55,7 @@ type Reason = *mut *mut c_char;
 type Take = extern "C" fn(*mut c_void, *const u8, usize);
 type EachPair = extern "C" fn(*mut c_void, *const u8, usize, *const u8, usize) -> c_int;
 type EachFile = extern "C" fn(*mut c_void, *const File);
+type Told = extern "C" fn(*mut c_void, *const c_char);
 
 /// The functions of the library, which stays loaded until the process ends.
 #[derive(Clone, Copy)]
@@ -62,6 +63,7 @@ struct Functions {
     free: unsafe extern "C" fn(*mut c_char),
     open: unsafe extern "C" fn(*const Place, Reason) -> *mut Handle,
     close: unsafe extern "C" fn(*mut Handle),
+    repair: unsafe extern "C" fn(*const Place, Told, *mut c_void, Reason) -> c_int,
     slices: unsafe extern "C" fn(*const Handle) -> u32,
     block_bytes: unsafe extern "C" fn(*const Handle) -> u64,
     add_slice: unsafe extern "C" fn(*mut Handle, Reason) -> c_int,
@@ -148,6 +150,7 @@ impl Functions {
                 free: function(find(c"weir_engine_free")?),
                 open: function(find(c"weir_engine_open")?),
                 close: function(find(c"weir_engine_close")?),
+                repair: function(find(c"weir_engine_repair")?),
                 slices: function(find(c"weir_engine_slices")?),
                 block_bytes: function(find(c"weir_engine_block_bytes")?),
                 add_slice: function(find(c"weir_engine_add_slice")?),
@@ -255,33 +258,67 @@ unsafe impl Send for Loaded {}
 // SAFETY: as above.
 unsafe impl Sync for Loaded {}
 
+/// Has `ask` called with a place as the engine reads it, whose texts are there during the call.
+fn at<T>(
+    addresses: &Addresses,
+    how: Opened,
+    ask: impl FnOnce(&Place) -> Result<T, Refused>,
+) -> Result<T, Refused> {
+    let units = c_text(&addresses.units)?;
+    let control = c_text(&addresses.control)?;
+    let token = addresses.token.as_deref().map(c_text).transpose()?;
+    let volume = c_text(&addresses.volume)?;
+    ask(&Place {
+        units: units.as_ptr(),
+        control: control.as_ptr(),
+        token: token.as_ref().map_or(ptr::null(), |token| token.as_ptr()),
+        volume: volume.as_ptr(),
+        cache_bytes: how.cache_bytes,
+        read_micros: u64::try_from(how.read_time.as_micros()).unwrap_or(u64::MAX),
+        sst_blocks: how.sst_blocks,
+        how: how.mode.how(),
+    })
+}
+
 impl Loaded {
     /// Opens the store with the library's engine; one that is new has no slices yet.
     pub fn open(library: &Path, addresses: &Addresses, how: Opened) -> Result<Self, Refused> {
         let functions = Functions::load(library)?;
-        let units = c_text(&addresses.units)?;
-        let control = c_text(&addresses.control)?;
-        let token = addresses.token.as_deref().map(c_text).transpose()?;
-        let volume = c_text(&addresses.volume)?;
-        let place = Place {
-            units: units.as_ptr(),
-            control: control.as_ptr(),
-            token: token.as_ref().map_or(ptr::null(), |token| token.as_ptr()),
-            volume: volume.as_ptr(),
-            cache_bytes: how.cache_bytes,
-            read_micros: u64::try_from(how.read_time.as_micros()).unwrap_or(u64::MAX),
-            sst_blocks: how.sst_blocks,
-            how: how.mode.how(),
-        };
+        at(addresses, how, |place| Self::open_at(functions, place, how))
+    }
+
+    fn open_at(functions: Functions, place: &Place, how: Opened) -> Result<Self, Refused> {
         let mut reason = ptr::null_mut();
         // SAFETY: all texts outlive the call.
-        let handle = unsafe { (functions.open)(&raw const place, &raw mut reason) };
+        let handle = unsafe { (functions.open)(place, &raw mut reason) };
         if handle.is_null() {
             return Err(Refused::Failed(functions.reason(reason)));
         }
         // SAFETY: it was opened.
         let slices = unsafe { (functions.slices)(handle) };
         Ok(Self { functions, handle, slices, sst_blocks: how.sst_blocks, mode: how.mode })
+    }
+
+    /// Makes small files of the engine anew that are not what was written, as far as other files have what they said; what was
+    /// done. Nobody may have the store.
+    pub fn repair(
+        library: &Path,
+        addresses: &Addresses,
+        how: Opened,
+    ) -> Result<Vec<String>, Refused> {
+        let functions = Functions::load(library)?;
+        at(addresses, how, |place| {
+            let (mut told, mut reason) = (Vec::<String>::new(), ptr::null_mut());
+            let context = (&raw mut told).cast();
+            // SAFETY: all texts, and the list, outlive the call.
+            let code = unsafe { (functions.repair)(place, each_text, context, &raw mut reason) };
+            functions.told(code, reason).map(|()| told)
+        })
+    }
+
+    /// Only the first of its slices are the store's.
+    pub fn shrink(&mut self, slices: u32) {
+        self.slices = self.slices.min(slices);
     }
 
     /// Adds slices until there are so many.
@@ -376,6 +413,14 @@ extern "C" fn each_file(context: *mut c_void, file: *const File) {
     });
     let (slice, level, bytes) = (file.slice, file.level, file.bytes);
     tables.push(Table { slice, level, bytes, name, damage, smallest, largest });
+}
+
+extern "C" fn each_text(context: *mut c_void, text: *const c_char) {
+    // SAFETY: what `repair` gave, and a text of the engine that ends with a zero.
+    unsafe {
+        let text = CStr::from_ptr(text).to_string_lossy().into_owned();
+        (*context.cast::<Vec<String>>()).push(text);
+    }
 }
 
 impl Engine for Loaded {

@@ -130,7 +130,8 @@ impl Service {
 pub(super) fn damage(table: &Table, why: &Refused) -> String {
     let Table { slice, name, smallest, largest, .. } = table;
     if largest.is_empty() {
-        return format!("{name}, a log: {why}: what was written last may be missing, of any key");
+        let what = if name.ends_with(".log") { ", a log" } else { "" };
+        return format!("{name}{what}: {why}: what was written last may be missing, of any key");
     }
     let slice = match *slice {
         OWN => "the store's own slice".into(),

@@ -124,6 +124,9 @@ impl Service {
     ) -> Result<Self, Refused> {
         if !engine.is_only_read() {
             prepare(&mut engine, slices)?;
+        } else if let Ok(Some(head)) = head(&engine) {
+            // A database that was put together from SSTs has as many as a store may have.
+            engine.shrink(head.slices);
         }
         Self::on(Arc::new(engine), stopped)
     }

@@ -58,6 +58,8 @@ constexpr uint64_t kIndexShare = 64;
 // Slices that a store may have (service.rs), and what it says of itself, which has their number.
 constexpr uint32_t kSlicesMax = 64;
 const char* const kHead = "store";
+// Each opening begins a log, which takes some of the small volume until all of it is flushed: with so many of them all is.
+constexpr size_t kLogsMax = 16;
 // How long a batch waits for logs to be gone whose content lies on the units.
 constexpr std::chrono::seconds kLogsGone{2};
 
@@ -479,7 +481,22 @@ struct weir_engine {
     return status;
   }
 
-  // Memtables that would not fit in a raw block with what is added to them are flushed before: RocksDB ends one behind the write
+  // What an opening has read from the log is flushed if it is much, while the store answers.
+  void FlushRecovered() {
+    Added all;
+    for (uint32_t slice = 0; slice < slices.size(); slice++) all[slice] = block_bytes / 2;
+    FlushFull(all);
+    std::vector<std::string> logs;
+    if (!weir::Named(env.get(), "", ".log", &logs).ok() || logs.size() < kLogsMax) return;
+    std::vector<ColumnFamilyHandle*> families = slices;
+    families.push_back(own);
+    rocksdb::FlushOptions options;
+    options.wait = false;
+    options.allow_write_stall = true;
+    for (ColumnFamilyHandle* family : families) db->Flush(options, family).PermitUncheckedError();
+  }
+
+  // Memtables that would not fit in a raw block with what is added to them are flushed before: RocksDB would end one behind the write
   // that fills it, and a few bytes too many take a raw block of their own.
   void FlushFull(const Added& added) {
     // After an error there is no flush; the write tells it.
@@ -555,6 +572,7 @@ weir_engine* weir_engine_open(const weir_engine_place* place, char** reason) {
     return nullptr;
   }
   engine->NoteMissing(missing);
+  if (!engine->reads_left) engine->FlushRecovered();
   return engine.release();
 }
 

@@ -24,11 +24,13 @@ constexpr size_t kReadAheadBytes = 2 << 20;
 inline rocksdb::ColumnFamilyOptions SliceOptions(uint64_t block_bytes, uint32_t sst_blocks, uint64_t units, bool reads_left,
                                                  const std::shared_ptr<rocksdb::Cache>& cache) {
   rocksdb::ColumnFamilyOptions options;
-  // A write that would not fit goes to the next memtable (FlushFull), before RocksDB ends this one.
-  options.write_buffer_size = block_bytes;
   // RocksDB stops all puts when one slice has no memory left, and a flush takes as long as a raw block: so that all units write
   // meanwhile, eight slices have more memtables than there are units, though keys do not come evenly to them.
   options.max_write_buffer_number = static_cast<int>(std::clamp<uint64_t>(units / 4, 6, 12));
+  // A write that would not fit in a raw block goes to the next memtable (FlushFull). RocksDB itself ends one only when it has as much as
+  // all of a slice together: so an opening, which reads them from the log as one, need not wait for units to take any.
+  options.write_buffer_size = (options.max_write_buffer_number + 1) * block_bytes;
+  options.arena_block_size = std::min<uint64_t>(block_bytes / 8, 1 << 20);
   const uint64_t file_bytes = sst_blocks * block_bytes;
   options.target_file_size_base = file_bytes - block_bytes / 8;
   options.max_bytes_for_level_base = 8 * file_bytes;
@@ -76,6 +78,8 @@ inline rocksdb::DBOptions DatabaseOptions(rocksdb::Env* env, uint64_t small_byte
   options.max_log_file_size = 1 << 20;
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
+  // It would write what each slice has in its log to the units, one slice after the other, before anybody is answered.
+  options.avoid_flush_during_recovery = true;
   return options;
 }
 

@@ -23,6 +23,49 @@ fn key(number: u64) -> Vec<u8> {
     format!("key-{number:04}").into_bytes()
 }
 
+/// SSTs of all slices.
+fn tables(served: &Served) -> u64 {
+    let status = served.client().status().expect("an answer");
+    let slices = status["slices"].as_array().expect("slices");
+    slices.iter().filter_map(|slice| slice["tables"].as_u64()).sum()
+}
+
+#[test]
+fn what_the_log_has_is_read_when_a_store_is_opened_and_no_unit_has_to_take_it() {
+    let both = Both::start("storelogs", "128MiB");
+    let mut served = Served::start(&both, "st", &["--slices", "2"]);
+    let value = |number: u64| pattern(number, 100 * KIB);
+    let mut put = 0;
+    for round in 0..4 {
+        let store = served.client();
+        (put..put + 2).for_each(|n| store.put(&key(n), &value(n)).expect("a put"));
+        put += 2;
+        // Killed, or ended well: nothing is flushed in either case.
+        match round % 2 {
+            0 => drop(served),
+            _ => served.stop(),
+        }
+        served = Served::start(&both, "st", &[]);
+        assert_eq!(tables(&served), 0, "{round}");
+    }
+    // More than a memtable has in each slice, which is then flushed while the store answers.
+    let store = served.client();
+    (put..80).for_each(|n| store.put(&key(n), &value(n)).expect("a put"));
+    drop(served);
+    let served = Served::start(&both, "st", &[]);
+    let store = served.client();
+    for n in 0..80 {
+        assert!(store.get(&key(n)).expect("an answer") == Some(value(n)), "{n}");
+    }
+    (80..160).for_each(|n| store.put(&key(n), &value(n)).expect("a put"));
+    served.run(&["compact"]);
+    assert!(served.run(&["scrub"]).contains("all sound"));
+    for n in 0..160 {
+        assert!(store.get(&key(n)).expect("an answer") == Some(value(n)), "{n}");
+    }
+    served.stop();
+}
+
 /// Overwrites every block of the small volume whose payload is such, and says how many.
 fn damage(both: &Both, with: &[u8; 4096], is_it: impl Fn(&[u8]) -> bool) -> usize {
     let socket = Path::new(&both.places()[1]).join("nbd.sock");

@@ -43,6 +43,9 @@ const CONFLICT: u32 = 409;
 const NOT_FOUND: u32 = 404;
 const FAILED: u32 = 500;
 const NO_ROOM: u32 = 507;
+/// NBD's, of a read: what is there cannot be read back, or nothing is.
+const UNREADABLE: u32 = 5;
+const NOT_WRITTEN: u32 = 22;
 
 /// Where the parts of a store are.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -400,12 +403,18 @@ impl RemoteBlocks {
             let (offset, length) = read.span.range();
             let unit = self.device.unit(read.at.unit);
             let again = unit.and_then(|mut unit| unit.read(offset, &mut vec![0; length]));
-            // What comes now nobody has compared with the device of the store.
-            let error = again.err().unwrap_or_else(|| client::Error::Refused {
-                code: read.answer.unwrap_or_default(),
-                message: "it was refused once, and can be read now: ask again".into(),
-            });
-            failed(read.index, told(read.id, &error));
+            let error = match again {
+                // What comes now nobody has compared with the device of the store.
+                Ok(()) => Error::Io(format!(
+                    "raw block {:032x}: it was refused once, and can be read now: ask again",
+                    read.id
+                )),
+                Err(client::Error::Refused { code: UNREADABLE | NOT_WRITTEN, message }) => {
+                    Error::Damaged(format!("raw block {:032x}: {message}", read.id))
+                }
+                Err(error) => told(read.id, &error),
+            };
+            failed(read.index, error);
         }
     }
 }

@@ -104,6 +104,12 @@ impl fmt::Display for StoreError {
         match self {
             Self::Server(error) => error.fmt(f),
             Self::Open(why) => why.fmt(f),
+            Self::Ended(why @ Refused::Damaged(_)) => write!(
+                f,
+                "the store has ended, as nothing can be written any more: {why}: what was acknowledged and lies \
+                 elsewhere is safe: `weir store serve --damaged` reads it, `weir store dump` saves it, and `weir store \
+                 load` puts it into another store"
+            ),
             Self::Ended(why) => write!(
                 f,
                 "the store has ended, as nothing can be written any more: {why}: what was acknowledged is safe: see \

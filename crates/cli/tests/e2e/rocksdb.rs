@@ -115,7 +115,7 @@ impl Both {
     }
 
     /// Runs a program to its end.
-    fn output(&self, program: &[&str]) -> Output {
+    pub fn output(&self, program: &[&str]) -> Output {
         let mut words = self.words();
         words.extend(program.iter().map(|word| (*word).to_owned()));
         weir(&words.iter().map(String::as_str).collect::<Vec<_>>())

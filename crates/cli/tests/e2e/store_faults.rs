@@ -124,6 +124,41 @@ fn a_store_that_misses_a_raw_block_is_read_as_far_as_it_goes_and_nothing_of_it_i
 }
 
 #[test]
+fn a_raw_block_that_goes_while_a_store_runs_is_damage_of_its_sst_and_other_keys_are_read() {
+    let both = Both::start("storegone", "128MiB");
+    let served = Served::start(&both, "st", &["--slices", "1", "--cache", "1MiB"]);
+    let store = served.client();
+    (0..200).for_each(|number| store.put(&key(number), &old(number)).expect("a put"));
+    served.run(&["compact"]);
+    let lost = ids(&both)[1];
+    blocks(&both).delete(lost).expect("it is there");
+    let (mut told, mut right) = (0, 0);
+    for number in 0..200 {
+        match store.get(&key(number)) {
+            Ok(found) => {
+                assert!(found == Some(old(number)), "{number}");
+                right += 1;
+            }
+            Err(Error::Refused { code: 500, message }) => {
+                let names = message.contains(".sst") && message.contains(&format!("{lost:032x}"));
+                assert!(names && message.contains("Corruption"), "{number}: {message}");
+                told += 1;
+            }
+            Err(error) => panic!("{number}: {error}"),
+        }
+    }
+    assert!(told > 5 && right > 100, "{told} are told of, {right} are right");
+    let scrub = served.weir(&["scrub"]);
+    let found = said(&scrub);
+    assert!(!scrub.status.success(), "{found}");
+    assert!(found.contains("DAMAGED: slice 0: ") && found.contains("to key key-"), "{found}");
+    // What is put is taken meanwhile.
+    store.put(&key(0), b"newer").expect("a put");
+    assert_eq!(store.get(&key(0)).expect("an answer").as_deref(), Some(&b"newer"[..]));
+    served.stop();
+}
+
+#[test]
 fn units_that_are_stopped_are_told_within_the_time_that_was_given_and_hold_up_nobody_else() {
     let both = Both::start("storestop", "128MiB");
     let served =

@@ -197,7 +197,7 @@ fn without_a_manifest_all_that_ssts_and_logs_have_is_read_and_dumped_and_nothing
         let refused = repair(&both);
         assert!(!refused.status.success(), "{}", said(&refused));
         assert!(said(&refused).contains("--damaged=older"), "{}", said(&refused));
-        let blocks = blocks_of(&both);
+        let held = blocks_of(&both);
         let served = start(&both, &["--damaged=older"]).unwrap_or_else(|told| panic!("{told}"));
         // Nothing was being compacted, so nothing of it is older.
         is_whole(&served);
@@ -207,7 +207,7 @@ fn without_a_manifest_all_that_ssts_and_logs_have_is_read_and_dumped_and_nothing
         let dump = served.weir(&["dump"]);
         assert_eq!(dump.status.code(), Some(1), "{}", said(&dump));
         served.stop();
-        assert_eq!(blocks_of(&both), blocks, "nothing was put, and nothing erased");
+        assert_eq!(blocks_of(&both), held, "nothing was put, and nothing erased");
         let file = both.scratch().path().join("left.dump");
         fs::write(&file, &dump.stdout).expect("a file");
         let other = Both::start("storeloaded", "128MiB");
@@ -235,4 +235,23 @@ fn a_damaged_options_file_is_in_nobodys_way() {
     let served = start(&both, &[]).expect("it is written anew at each opening");
     is_whole(&served);
     served.stop();
+}
+
+#[test]
+fn a_database_without_its_manifest_is_told_and_mended_by_rocksdbs_own_tool() {
+    let both = Both::start("rdbrepair", "64MiB");
+    let keys: Vec<String> = (0..50).map(|n| format!("key-{n:02}")).collect();
+    let pairs = keys.iter().flat_map(|key| [key.as_str(), "value"]);
+    let put: Vec<&str> =
+        ["ldb", "--db=/a", "--create_if_missing", "batchput"].into_iter().chain(pairs).collect();
+    let done = both.output(&put);
+    assert!(done.status.success(), "{}", said(&done));
+    assert!(damage(&both, &TORN, is_manifest) > 0);
+    let refused = both.output(&["ldb", "--db=/a", "checkconsistency"]);
+    assert!(!refused.status.success(), "{}", said(&refused));
+    assert!(said(&refused).contains("/a/MANIFEST-"), "{}", said(&refused));
+    let mended = both.output(&["ldb", "--db=/a", "repair"]);
+    assert!(mended.status.success(), "{}", said(&mended));
+    let found = said(&both.output(&["ldb", "--db=/a", "scan"]));
+    assert!(keys.iter().all(|key| found.contains(&format!("{key} : value"))), "{found}");
 }

@@ -1,5 +1,6 @@
 //! Where appends go, and when they are safe: append points, pages, orders, flushes, failures.
 
+pub(crate) mod by_unit;
 pub(crate) mod closing;
 pub(crate) mod commit;
 pub(crate) mod durable;

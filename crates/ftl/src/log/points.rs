@@ -9,6 +9,7 @@
 //! - a page that could not be programmed loses nothing: its slots are appended again elsewhere.
 
 use crate::format::{Header, Kind, UNMAPPED, decode_header, encode_header};
+use crate::log::by_unit::ByUnit;
 use crate::policy::stream::Origin;
 use crate::policy::{PageView, Purpose};
 use crate::space::Grounds;
@@ -113,13 +114,21 @@ pub(crate) struct OpenBand {
     pub weight: u16,
 }
 
+/// An open band that was put aside, and its unit: they are looked for by unit, for every page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Aside {
+    /// By `Ftl::opens` index.
+    pub open: u32,
+    pub unit: u32,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Point {
     pub purpose: Purpose,
     /// Open band with room on each unit, by `Ftl::opens` index.
-    pub open: Vec<u32>,
+    pub open: ByUnit,
     /// Bands with room that were put aside for others on their units, see `Ftl::set_unit_weights`.
-    pub aside: Vec<u32>,
+    pub aside: Vec<Aside>,
     /// The page being filled.
     pub page: u32,
     /// Pages of its bands that wait for their program or whose program runs.
@@ -141,7 +150,7 @@ impl Point {
     pub fn new(purpose: Purpose, units: u32) -> Self {
         Self {
             purpose,
-            open: vec![NONE; units as usize],
+            open: ByUnit::new(units),
             aside: Vec::new(),
             page: NONE,
             under_way: 0,
@@ -156,11 +165,11 @@ impl Point {
 
     /// The bands with room that it has, by `Ftl::opens` index, but for those put aside.
     pub fn bands(&self) -> impl Iterator<Item = u32> {
-        self.open.iter().copied().filter(|&open| open != NONE)
+        self.open.iter()
     }
 
     pub fn has_open(&self) -> bool {
-        !self.aside.is_empty() || self.bands().next().is_some()
+        !self.aside.is_empty() || self.open.count() > 0
     }
 }
 
@@ -278,14 +287,14 @@ impl Ftl {
         if !own && !self.take_from_aside(unit, point, grounds) && !self.adopt_band(unit, point) {
             let open = self.open_band(unit, self.points[point].purpose)?;
             self.opens[open].point = point as u32;
-            self.points[point].open[unit as usize] = open;
+            self.points[point].open.put(unit as usize, open);
             self.note_opened(self.opens[open].block, point);
         }
         self.points[point].last_unit = unit;
         let open = self.points[point].open[unit as usize];
         let page = self.allocate_page(open);
         if self.is_written_full(self.opens[open].block) {
-            self.points[point].open[unit as usize] = NONE;
+            self.points[point].open.put(unit as usize, NONE);
             self.views.of = None;
         }
         Some(page)
@@ -468,7 +477,7 @@ impl Ftl {
         self.bands[block].slots_written -= left;
         if left > 0 {
             // The band may have looked full.
-            self.points[point].open[self.geometry.unit_of(block) as usize] = open;
+            self.points[point].open.put(self.geometry.unit_of(block) as usize, open);
             self.views.of = None;
             self.room_changes += 1;
         }
@@ -705,9 +714,9 @@ impl Ftl {
     pub(crate) fn take_from_points(&mut self, open: u32, unit: usize) {
         for point in &mut self.points {
             if point.open[unit] == open {
-                point.open[unit] = NONE;
+                point.open.put(unit, NONE);
             }
-            point.aside.retain(|&other| other != open);
+            point.aside.retain(|aside| aside.open != open);
         }
     }
 }

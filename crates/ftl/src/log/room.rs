@@ -7,7 +7,7 @@
 //! - a band that is put aside has the append point that it had, and comes back before another is opened on its unit;
 //! - while all weights are full, which they are until somebody sets them, everything is as without them.
 
-use crate::log::points::{NONE, OpenBand, Point};
+use crate::log::points::{Aside, NONE, OpenBand, Point};
 use crate::policy::{UnitView, UnitWeights, WEIGHT_FULL};
 use crate::space::{Grounds, RESERVE_BANDS};
 use crate::whole::Ftl;
@@ -75,14 +75,14 @@ impl Ftl {
             left = left.saturating_sub(kept);
         }
         for point in 0..self.points.len() {
-            for unit in 0..self.points[point].open.len() {
+            for unit in 0..self.points[point].open.units() {
                 let open = self.points[point].open[unit];
                 let may = open != NONE && left > 0 && !self.points[point].idle;
                 let opens = !self.bands.clean(unit as u32).is_empty();
                 let next = self.units[unit].weight;
                 if may && opens && self.is_dwarfed(open, next) && !self.fills(point, open) {
-                    self.points[point].open[unit] = NONE;
-                    self.points[point].aside.push(open);
+                    self.points[point].open.put(unit, NONE);
+                    self.points[point].aside.push(Aside { open, unit: unit as u32 });
                     left -= 1;
                 }
             }
@@ -98,19 +98,21 @@ impl Ftl {
     fn bring_back(&mut self, point: usize) -> usize {
         let aside = std::mem::take(&mut self.points[point].aside);
         let mut left = Vec::with_capacity(aside.len());
-        for open in aside {
-            let unit = self.geometry.unit_of(self.opens[open].block) as usize;
+        for Aside { open, unit } in aside {
+            let unit = unit as usize;
             let (other, weight) = (self.points[point].open[unit], self.opens[open].weight);
             let is_better = match other {
                 NONE => !self.is_dwarfed(open, self.units[unit].weight),
                 other => self.is_dwarfed(other, weight) && !self.fills(point, other),
             };
             if is_better {
-                self.points[point].open[unit] = open;
+                self.points[point].open.put(unit, open);
                 self.streams.bands_left |= self.points[point].idle;
             }
             let stays = if is_better { other } else { open };
-            left.extend(Some(stays).filter(|&stays| stays != NONE));
+            if stays != NONE {
+                left.push(Aside { open: stays, unit: unit as u32 });
+            }
         }
         self.points[point].aside = left;
         self.points[point].aside.len()
@@ -142,8 +144,8 @@ impl Ftl {
         }
         let may_widen = self.may_widen(own, grounds);
         let Some(at) = self.aside_on(own, unit as usize, may_widen) else { return false };
-        let open = self.points[point].aside.swap_remove(at);
-        self.points[point].open[unit as usize] = open;
+        let Aside { open, .. } = self.points[point].aside.swap_remove(at);
+        self.points[point].open.put(unit as usize, open);
         self.room_changes += 1;
         true
     }
@@ -151,11 +153,9 @@ impl Ftl {
     /// Of what `point` has put aside on a unit, the place of what is wanted most, unless a band that may be opened
     /// there is wanted more.
     fn aside_on(&self, point: &Point, unit: usize, may_widen: bool) -> Option<usize> {
-        let here = |&(_, &open): &(usize, &u32)| {
-            self.geometry.unit_of(self.opens[open].block) as usize == unit
-        };
-        let aside = point.aside.iter().enumerate().filter(here);
-        let (at, &open) = aside.max_by_key(|&(_, &open)| self.opens[open].weight)?;
+        let aside = point.aside.iter().enumerate().filter(|(_, aside)| aside.unit as usize == unit);
+        let (at, &Aside { open, .. }) =
+            aside.max_by_key(|(_, aside)| self.opens[aside.open].weight)?;
         let opens = may_widen && !self.bands.clean(unit as u32).is_empty();
         let is_best = !opens || !self.is_dwarfed(open, self.units[unit].weight);
         is_best.then_some(at)
@@ -218,7 +218,9 @@ impl Ftl {
                 weight,
             });
         }
-        if others_later || views.iter().any(|view| view.weight > 0) {
+        // Where nobody has set weights all are full.
+        let weighed = self.views.weighed;
+        if weighed && (others_later || views.iter().any(|view| view.weight > 0)) {
             views.retain(|view| view.weight > 0);
         }
         dirty
@@ -232,7 +234,7 @@ impl Ftl {
             return own;
         }
         if let Some(at) = self.aside_on(point, unit, may_widen) {
-            return point.aside[at];
+            return point.aside[at].open;
         }
         let left = if may_adopt { self.who_left(unit) } else { None };
         left.map_or(NONE, |other| self.points[other].open[unit])
@@ -264,6 +266,6 @@ impl Ftl {
             0 => self.geometry.units,
             units => units,
         };
-        point.bands().nth(stripe as usize - 1).is_none()
+        point.open.count() < stripe
     }
 }

@@ -463,8 +463,8 @@ impl Ftl {
         self.opens[open].point = point as u32;
         // Unless this is the last page of its band; what `point` had open here goes to the idle one.
         if self.points[other].open[unit] == open {
-            let own = std::mem::replace(&mut self.points[point].open[unit], open);
-            self.points[other].open[unit] = own;
+            let own = self.points[point].open.put(unit, open);
+            self.points[other].open.put(unit, own);
             if own != NONE {
                 self.opens[own].point = other as u32;
             }
@@ -497,9 +497,9 @@ impl Ftl {
                 self.points.iter().any(|point| point.idle && point.has_open());
             return false;
         };
-        let open = std::mem::replace(&mut self.points[other].open[at], NONE);
+        let open = self.points[other].open.put(at, NONE);
         self.opens[open].point = point as u32;
-        self.points[point].open[at] = open;
+        self.points[point].open.put(at, open);
         // Where either has a band open is not what it was.
         self.room_changes += 1;
         true

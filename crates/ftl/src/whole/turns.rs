@@ -108,8 +108,8 @@ impl Ftl {
         self.counters.units_gone += 1;
         self.units[unit as usize].last_reason = "unit gone";
         for point in &mut self.points {
-            point.open[unit as usize] = NONE;
-            point.aside.retain(|&open| self.geometry.unit_of(self.opens[open].block) != unit);
+            point.open.put(unit as usize, NONE);
+            point.aside.retain(|aside| aside.unit != unit);
         }
         let first = unit * self.geometry.blocks_per_unit;
         for block in (first..first + self.geometry.blocks_per_unit).map(BlockId) {

@@ -70,6 +70,8 @@ struct Arrival {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reclaim {
     pub victims: Vec<Victim>,
+    /// Reads running, of all of them.
+    reads: u32,
     /// Bands to reclaim for another reason than space.
     pub wanted: VecDeque<(BlockId, &'static str)>,
     /// Slots that were found lost, and whose blocks are being looked for.
@@ -210,8 +212,9 @@ impl Ftl {
 
     /// Slots of victims that are being read, or were and have no place yet.
     fn slots_in_hand(&self) -> u32 {
-        let reads: u32 = self.reclaim.victims.iter().map(|victim| victim.reads).sum();
-        reads * self.geometry.slots_per_page + self.moves.len() as u32
+        let of_victims = || self.reclaim.victims.iter().map(|victim| victim.reads).sum::<u32>();
+        debug_assert_eq!(self.reclaim.reads, of_victims(), "reads are counted for each victim");
+        self.reclaim.reads * self.geometry.slots_per_page + self.moves.len() as u32
     }
 
     fn pick_victims(&mut self, budget: i64) {
@@ -387,6 +390,7 @@ impl Ftl {
             let victim = &mut self.reclaim.victims[index];
             // First, as the read may end at once.
             victim.reads += 1;
+            self.reclaim.reads += 1;
             let count = self.read_run(cursor, chunk, 0);
             self.reclaim.victims[index].cursor = SlotId(cursor.0 + count);
             in_hand += i64::from(count);
@@ -439,9 +443,11 @@ impl Ftl {
         let ReadPurpose::Relocate(block, chunk) = op.purpose else {
             unreachable!("only relocation reads end here")
         };
-        let destaged = self.tier.iter_mut().flat_map(|tier| &mut tier.victims);
-        let mut victims = self.reclaim.victims.iter_mut().chain(destaged);
-        let victim = victims.find(|victim| victim.block == block);
+        let is_it = |victim: &&mut Victim| victim.block == block;
+        let own = self.reclaim.victims.iter_mut().find(is_it);
+        self.reclaim.reads -= u32::from(own.is_some());
+        let mut destaged = self.tier.iter_mut().flat_map(|tier| &mut tier.victims);
+        let victim = own.or_else(|| destaged.find(is_it));
         let credit = victim.map_or(0, |victim| {
             victim.reads -= 1;
             victim.credit
@@ -570,6 +576,10 @@ impl Ftl {
 
     fn may_erase(&self, block: BlockId) -> bool {
         let band = &self.bands[block];
+        // First, because it is what keeps most of them.
+        if band.reads_pending > 0 {
+            return false;
+        }
         let overwritten = band.vital_order < self.durable.vital_durable_below()
             || self.is_mutant(Mutant::EraseBeforeOverwritten);
         let durable = band.invalid_order < self.durable.durable_below() && overwritten
@@ -577,21 +587,27 @@ impl Ftl {
             || self.geometry.is_fast(block) && self.is_mutant(Mutant::EraseBeforeDestaged);
         let held =
             band.hold_order >= self.checkpoint.order && !self.is_mutant(Mutant::EraseHeldRecords);
-        band.reads_pending == 0 && (band.blank || durable && !held)
+        band.blank || durable && !held
     }
 
     /// What keeps draining bands from being erased, if nothing else will resolve it: makes orders
     /// durable, asks for a checkpoint.
     pub(crate) fn push_drain(&mut self) {
-        let bands = self.bands.draining.iter().map(|&block| &self.bands[block]);
-        if bands.clone().any(|band| band.hold_order >= self.checkpoint.order) {
+        if self.bands.draining.is_empty() {
+            return;
+        }
+        // In one walk, as it is gone every time that something happens while space is short.
+        let (mut first, mut last, mut held) = (u64::MAX, 0, false);
+        for &block in &self.bands.draining {
+            let band = &self.bands[block];
+            let order = band.invalid_order.max(band.vital_order);
+            (first, last) = (first.min(order), last.max(order));
+            held |= band.hold_order >= self.checkpoint.order;
+        }
+        if held {
             self.checkpoint.want();
         }
-        let orders = bands.map(|band| band.invalid_order.max(band.vital_order));
-        let first = orders.clone().min().unwrap_or(0);
-        let Some(order) = orders.max().map(|order| order.min(self.durable.next() - 1)) else {
-            return;
-        };
+        let order = last.min(self.durable.next() - 1);
         if order >= self.durable.safe_below() {
             // While anything runs, its pages close the pairs for nothing; and a further victim
             // fills a page that padding would waste.
@@ -769,6 +785,7 @@ impl Ftl {
     pub(crate) fn forget_victims_of(&mut self, unit: u32) {
         let geometry = self.geometry;
         self.reclaim.victims.retain(|victim| geometry.unit_of(victim.block) != unit);
+        self.reclaim.reads = self.reclaim.victims.iter().map(|victim| victim.reads).sum();
         if let Some(tier) = &mut self.tier {
             tier.victims.retain(|victim| geometry.unit_of(victim.block) != unit);
         }

@@ -63,17 +63,20 @@ impl Ftl {
         if !entry.live || entry.point == NONE {
             return None;
         }
-        let target = self.partner_wanted(open, order, false)?;
         let point = entry.point as usize;
         let unit = self.geometry.unit_of(entry.block);
         let assembling = self.points[point].page;
-        if assembling != NONE && self.pages[assembling].open == open {
-            return (self.pages[assembling].index <= target).then_some((point, unit));
-        }
+        let assembles = assembling != NONE && self.pages[assembling].open == open;
+        // What the page would be for is looked for last, as that takes longest.
         let room = self.points[point].open[unit as usize] == open
-            && self.pages_written(entry.block) <= target
             && self.units[unit as usize].appends_waiting() < self.appends_max();
-        room.then_some((point, unit))
+        if !assembles && !room {
+            return None;
+        }
+        let target = self.partner_wanted(open, order, false)?;
+        let next =
+            if assembles { self.pages[assembling].index } else { self.pages_written(entry.block) };
+        (next <= target).then_some((point, unit))
     }
 
     /// Space is short, and more bands than pass through anyway only wait for orders. Where the host

@@ -205,15 +205,18 @@ impl Durable {
     /// Orders that are not safe by themselves, oldest first, with the open bands they were opened
     /// in. Such a band may have been closed since, and its index be another band's.
     pub fn unsafe_orders(&self) -> impl Iterator<Item = (u64, u32)> {
-        let words = (self.safe_below / 64..).zip(&self.held);
-        let bits = |(word, &held): (u64, &u64)| {
-            // All bits that are set, the lowest first.
-            let rest = std::iter::successors(Some(held), |rest| Some(rest & rest.wrapping_sub(1)));
-            let rest = rest.take_while(|&rest| rest != 0);
-            rest.map(move |rest| 64 * word + u64::from(rest.trailing_zeros()))
-        };
-        let open = |order| self.orders[(order - self.safe_below) as usize].open;
-        words.flat_map(bits).map(move |order| (order, open(order)))
+        let first = self.safe_below / 64;
+        // Bits of the word before `word` that were not given yet.
+        let (mut word, mut rest) = (0, 0u64);
+        std::iter::from_fn(move || {
+            while rest == 0 {
+                rest = *self.held.get(word)?;
+                word += 1;
+            }
+            let order = 64 * (first + word as u64 - 1) + u64::from(rest.trailing_zeros());
+            rest &= rest - 1;
+            Some((order, self.orders[(order - self.safe_below) as usize].open))
+        })
     }
 
     /// First order that is not safe.

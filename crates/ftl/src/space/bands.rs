@@ -698,7 +698,9 @@ impl FullView<'_> {
             self.bands.full_least.iter().copied().min().filter(|&least| least < u32::MAX)?;
         let gain = self.bands.slots_per_band - least;
         let near = near_most.map(|share| least + gain / share);
-        let most = near[0];
+        // Where no unit is short none of the bands with more valid slots is good enough.
+        let supplies = (0..self.bands.sums.len()).map(|unit| self.bands.supply(unit));
+        let most = near[supplies.min().unwrap_or(0) as usize];
         // Few have so few, so whole chunks are passed by.
         let chunks = self.bands.full.chunks(CHUNK_BANDS);
         let chunks = chunks.zip(self.bands.full_valid.chunks(CHUNK_BANDS));
@@ -800,7 +802,7 @@ fn remove(list: &mut Vec<BlockId>, block: BlockId) {
 
 #[cfg(test)]
 mod tests {
-    use super::{BandState, Bands, count_ones};
+    use super::{BandState, Bands, NEAR_MOST, count_ones};
     use crate::policy::FullBands;
     use crate::space::small_geometry;
     use flash::{BlockId, FastTier, Geometry, SlotId};
@@ -825,6 +827,35 @@ mod tests {
         assert_eq!(choice(53, true), Some(BlockId(2)));
         assert_eq!(choice(48, false), Some(BlockId(4)));
         assert_eq!(choice(49, false), Some(BlockId(2)));
+    }
+
+    #[test]
+    fn the_band_with_nearly_the_fewest_valid_slots_is_what_a_walk_over_all_finds() {
+        let geometry = small_geometry();
+        let slots = geometry.slots_per_block();
+        for seed in 0..500 {
+            let mut random = flash::Random::new(seed);
+            let mut bands = Bands::new(&geometry);
+            let least = random.below(u64::from(slots)) as u32;
+            for block in bands.ids() {
+                if random.chance(0.7) {
+                    let valid = least + random.below(u64::from(slots - least) / 2 + 1) as u32;
+                    let first = block.0 * slots;
+                    (first..first + valid).for_each(|slot| bands.validate(SlotId(slot)));
+                    bands[block].state = BandState::Full;
+                }
+            }
+            bands.index_all();
+            bands.spreads = true;
+            let valid = |block: BlockId| bands[block].slots_valid;
+            let fewest = bands.full().iter().map(|&block| valid(block)).min().unwrap_or(0);
+            let most = |supply: u32| fewest + (slots - fewest) / NEAR_MOST[supply as usize];
+            let ranks = bands.full().iter();
+            let ranks = ranks.map(|&of| (bands.supply(bands.unit_of(of)), valid(of), of));
+            let walked = ranks.filter(|&(supply, valid, _)| valid <= most(supply)).min();
+            let walked = walked.map(|(.., block)| block);
+            assert_eq!(bands.view(1).fewest_valid(), walked, "seed {seed}");
+        }
     }
 
     #[test]

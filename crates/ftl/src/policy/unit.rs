@@ -50,15 +50,14 @@ impl UnitPolicy for ShortestQueue {
     }
 
     fn pick(&mut self, units: &[UnitView], page: &PageView) -> usize {
-        if units.iter().any(|view| view.weight != WEIGHT_FULL) {
-            return self.turns.pick(units);
-        }
-        least(units, |view| {
+        let mut differ = false;
+        let index = least(units, |view| {
+            differ |= view.weight != WEIGHT_FULL;
             // One number, most significant first: compared in one go, for every page.
-            weighed(u64::from(view.appends_waiting) + 1, 1 << 8, view.weight).min((1 << 29) - 1)
-                << 34
+            ((u64::from(view.appends_waiting) + 1) << 8).min((1 << 29) - 1) << 34
                 | among_equals(view, page)
-        })
+        });
+        if differ { self.turns.pick(units) } else { index }
     }
 }
 
@@ -148,7 +147,7 @@ fn weighed(load: u64, scale: u64, weight: u16) -> u64 {
 
 /// The first unit with the least key.
 #[inline(always)]
-fn least<K: Ord + Copy>(units: &[UnitView], key: impl Fn(&UnitView) -> K) -> usize {
+fn least<K: Ord + Copy>(units: &[UnitView], mut key: impl FnMut(&UnitView) -> K) -> usize {
     let Some(first) = units.first() else { return 0 };
     let mut best = (0, key(first));
     for (index, view) in units.iter().enumerate().skip(1) {

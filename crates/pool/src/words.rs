@@ -48,7 +48,7 @@ impl Fenced {
 
 /// Which bytes: the band of a volume at one of its lives. A band begins a new life each time it is opened, and
 /// no life is used twice, so that what was left on a node that was away is never taken for what came later.
-#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct BandName {
     /// Of this volume.
     pub volume: VolumeId,
@@ -56,6 +56,25 @@ pub struct BandName {
     pub band: u32,
     /// The generation that opened it in the upper 32 bits, a count of its openings in the lower.
     pub life: u64,
+}
+
+impl BandName {
+    /// One number that sorts as volume, band and life do: bands are looked up by name for every command.
+    fn order(&self) -> u128 {
+        u128::from(self.volume.0) << 96 | u128::from(self.band) << 64 | u128::from(self.life)
+    }
+}
+
+impl Ord for BandName {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.order().cmp(&other.order())
+    }
+}
+
+impl PartialOrd for BandName {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 impl BandName {

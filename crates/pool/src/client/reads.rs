@@ -60,6 +60,38 @@ enum Try {
     Busy(Instant),
 }
 
+/// How far each member that was asked has come, by node. They are few, and there is a read for every block that the
+/// host reads: a short list costs less than a map.
+#[derive(Clone, Debug, Default)]
+struct Tries(Vec<(NodeId, Try)>);
+
+impl Tries {
+    fn find(&self, node: NodeId) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&node, |&(of, _)| of)
+    }
+
+    fn get(&self, node: NodeId) -> Option<Try> {
+        self.find(node).ok().map(|at| self.0[at].1)
+    }
+
+    fn insert(&mut self, node: NodeId, state: Try) {
+        match self.find(node) {
+            Ok(at) => self.0[at].1 = state,
+            Err(at) => self.0.insert(at, (node, state)),
+        }
+    }
+
+    fn remove(&mut self, node: NodeId) {
+        if let Ok(at) = self.find(node) {
+            self.0.remove(at);
+        }
+    }
+
+    fn states(&self) -> impl Iterator<Item = Try> {
+        self.0.iter().map(|&(_, state)| state)
+    }
+}
+
 /// What a read wants.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
@@ -82,7 +114,7 @@ pub struct Read<D> {
     pub wanted: Wanted,
     /// What it has so far, slot by slot.
     pub got: Vec<Option<Slot<D>>>,
-    tries: BTreeMap<NodeId, Try>,
+    tries: Tries,
     /// When to hedge, if it is still to be.
     hedge_at: Option<Instant>,
     /// How often all members that could be asked were late.
@@ -149,7 +181,7 @@ impl<D> Reads<D> {
         let hedge_at = after.map(|ns| now + ns.max(HEDGE_NS_MIN));
         let got = (0..wanted.count).map(|_| None).collect();
         self.next += 1;
-        let read = Read { wanted, got, tries: BTreeMap::new(), hedge_at, rounds: 0, timer: None };
+        let read = Read { wanted, got, tries: Tries::default(), hedge_at, rounds: 0, timer: None };
         self.reads.insert(self.next, read);
         self.next
     }
@@ -173,33 +205,30 @@ impl<D> Reads<D> {
         if read.got.iter().all(Option::is_some) {
             return Next::End;
         }
-        for state in read.tries.values_mut() {
-            match *state {
-                Try::Asked(late_at) if late_at <= now => {
-                    *state = Try::Late;
-                }
-                _ => {}
+        for (_, state) in &mut read.tries.0 {
+            if matches!(*state, Try::Asked(late_at) if late_at <= now) {
+                *state = Try::Late;
             }
         }
-        let lacks = |&(node, _): &(NodeId, _)| read.tries.get(&node) == Some(&Try::Lacks);
+        let lacks = |&(node, _): &(NodeId, _)| read.tries.get(node) == Some(Try::Lacks);
         if members.iter().all(lacks) {
             return Next::End;
         }
-        let waits = read.tries.values().any(|state| matches!(state, Try::Asked(_)));
+        let waits = read.tries.states().any(|state| matches!(state, Try::Asked(_)));
         let hedges = waits && self.credit >= 100 && read.hedge_at.is_some_and(|at| at <= now);
         if waits && !hedges {
             return Next::Wait;
         }
         // Who writes now would be late with a hedged read, and with what it writes; not as late as one that is ill.
-        let asked = |(_, state): &(&NodeId, &Try)| matches!(state, Try::Asked(_));
-        let mut asked = read.tries.iter().filter(asked);
-        let spares = hedges && asked.any(|(&node, _)| nodes.ill(now, node).is_none());
+        let asked = |(_, state): &&(NodeId, Try)| matches!(state, Try::Asked(_));
+        let mut asked = read.tries.0.iter().filter(asked);
+        let spares = hedges && asked.any(|&(node, _)| nodes.ill(now, node).is_none());
         let free: Vec<_> = members
             .iter()
             .filter(|&&(node, _)| {
-                let is_free = match read.tries.get(&node) {
+                let is_free = match read.tries.get(node) {
                     None => true,
-                    Some(&Try::Busy(until)) => until <= now,
+                    Some(Try::Busy(until)) => until <= now,
                     Some(_) => false,
                 };
                 let is_spared = spares && nodes.mode(node) == Mode::Writes;
@@ -210,13 +239,13 @@ impl<D> Reads<D> {
             .copied()
             .collect();
         let Some(node) = pick(now, &free, nodes, &mut self.choice, random) else {
-            let is_late = |state: &Try| *state == Try::Late;
-            let is_busy = |state: &Try| matches!(state, Try::Busy(_));
-            let goes_on = waits || read.tries.values().any(is_busy);
-            if goes_on || !read.tries.values().any(is_late) {
+            let is_late = |state: Try| state == Try::Late;
+            let is_busy = |state: Try| matches!(state, Try::Busy(_));
+            let goes_on = waits || read.tries.states().any(is_busy);
+            if goes_on || !read.tries.states().any(is_late) {
                 return Next::Wait;
             }
-            read.tries.retain(|_, state| !is_late(state));
+            read.tries.0.retain(|&(_, state)| !is_late(state));
             read.rounds += 1;
             return self.next(now, id, members, nodes, random);
         };
@@ -224,7 +253,7 @@ impl<D> Reads<D> {
             (read.hedge_at, self.credit) = (None, self.credit - 100);
             self.hedges += 1;
         } else {
-            self.retries += u64::from(!read.tries.is_empty());
+            self.retries += u64::from(!read.tries.0.is_empty());
         }
         let patience = self.limit_ns.saturating_mul(1 << read.rounds.min(ROUNDS_MAX));
         let patience_max = self.limit_ns_max.max(self.limit_ns);
@@ -259,7 +288,7 @@ impl<D> Reads<D> {
     /// Whether a member has said that it has not got what is missing.
     pub fn is_lacking(&self, id: u64, node: NodeId) -> bool {
         let read = self.reads.get(&id);
-        read.is_some_and(|read| read.tries.get(&node) == Some(&Try::Lacks))
+        read.is_some_and(|read| read.tries.get(node) == Some(Try::Lacks))
     }
 
     /// A member wants to be asked later.
@@ -272,14 +301,14 @@ impl<D> Reads<D> {
     /// The connection to a member is gone: it may be asked again when it is back.
     pub fn lost(&mut self, id: u64, node: NodeId) {
         if let Some(read) = self.reads.get_mut(&id) {
-            read.tries.remove(&node);
+            read.tries.remove(node);
         }
     }
 
     /// When to look after a read again.
     pub fn deadline(&self, now: Instant, id: u64) -> Option<Instant> {
         let read = self.reads.get(&id)?;
-        let tries = read.tries.values().filter_map(|state| match *state {
+        let tries = read.tries.states().filter_map(|state| match state {
             Try::Asked(at) | Try::Busy(at) => Some(at),
             Try::Late | Try::Lacks => None,
         });
@@ -291,8 +320,9 @@ impl<D> Reads<D> {
     /// Who is late with a read.
     pub fn late(&self, now: Instant, id: u64) -> Vec<NodeId> {
         let Some(read) = self.reads.get(&id) else { return Vec::new() };
-        let late = |state: &Try| matches!(*state, Try::Asked(at) if at <= now);
-        read.tries.iter().filter(|(_, state)| late(state)).map(|(&node, _)| node).collect()
+        let late = |state: Try| matches!(state, Try::Asked(at) if at <= now);
+        let late = read.tries.0.iter().filter(|&&(_, state)| late(state));
+        late.map(|&(node, _)| node).collect()
     }
 
     /// The read has ended.

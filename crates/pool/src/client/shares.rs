@@ -67,16 +67,22 @@ impl Shares {
     /// Those whose members all take writes, in the order of their members: sums come out the same whatever the order of
     /// the bands.
     fn groups(&self, open: &[&[NodeId]]) -> Vec<Group> {
-        let mut open = open.to_vec();
-        open.sort_unstable();
-        let group = |bands: &[&[NodeId]]| {
+        // Bands are many, their members are few.
+        let mut counts: Vec<(&[NodeId], u32)> = Vec::new();
+        for &members in open {
+            match counts.binary_search_by_key(&members, |&(of, _)| of) {
+                Ok(at) => counts[at].1 += 1,
+                Err(at) => counts.insert(at, (members, 1)),
+            }
+        }
+        let group = |(members, bands): (&[NodeId], u32)| {
             let mut places = [0; MEMBERS_MAX];
-            for (place, &node) in places.iter_mut().zip(bands[0]) {
+            for (place, &node) in places.iter_mut().zip(members) {
                 *place = self.place(node)?;
             }
-            Some(Group { places, members: bands[0].len(), bands: bands.len() as f64 })
+            Some(Group { places, members: members.len(), bands: f64::from(bands) })
         };
-        open.chunk_by(|one, next| one == next).filter_map(group).collect()
+        counts.into_iter().filter_map(group).collect()
     }
 
     fn turn(&mut self, groups: &[Group]) {

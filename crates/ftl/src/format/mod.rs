@@ -339,11 +339,15 @@ pub fn uuid_crc(uuid: u128) -> u32 {
 }
 
 fn header_crc(oob: &Oob, slot: SlotId, uuid_crc: u32) -> u32 {
-    let mut covered = [0; 32];
-    covered[..28].copy_from_slice(&oob[4..]);
-    covered[28..].copy_from_slice(&slot.0.to_le_bytes());
-    crc_append(uuid_crc, &covered)
+    let mut covered = Covered([0; 32]);
+    covered.0[..28].copy_from_slice(&oob[4..]);
+    covered.0[28..].copy_from_slice(&slot.0.to_le_bytes());
+    crc_append(uuid_crc, &covered.0)
 }
+
+/// Four words: what is not aligned to them is summed byte by byte at both ends.
+#[repr(align(8))]
+struct Covered([u8; 32]);
 
 /// CRC-32C of 4096 zero bytes: the payload CRC of every slot without data.
 pub(crate) fn empty_crc() -> u32 {

@@ -26,12 +26,13 @@ pub(crate) const TAG_ERASE: u32 = 2 << 30;
 pub(crate) const TAG_FLUSH: u32 = 3 << 30;
 pub(crate) const TAG_KIND: u32 = 3 << 30;
 
+/// In this order, and beginning with a line of the processor's cache: whoever looks for a place for a page looks at
+/// the first two lines of every unit.
 #[derive(Clone, Debug, Default)]
+#[repr(C, align(64))]
 pub(crate) struct Unit {
     /// Host reads waiting, by their number.
     pub reads: VecDeque<u32>,
-    /// Reads of GC, scrub and recovery.
-    pub reads_low: VecDeque<u32>,
     /// Pages waiting to be programmed, by number.
     pub programs: VecDeque<u32>,
     /// Commands of every kind at the medium; of them, those for the host, programs and erases.
@@ -39,6 +40,11 @@ pub(crate) struct Unit {
     pub reads_running: u32,
     pub programs_running: u32,
     pub erases_running: u32,
+    pub gone: bool,
+    /// How much it is wanted for new pages.
+    pub weight: u16,
+    /// Reads of GC, scrub and recovery.
+    pub reads_low: VecDeque<u32>,
     /// The pages whose programs run, in the order in which they were begun, and when.
     pub pages_running: VecDeque<(u32, Instant)>,
     /// When the last erase was begun.
@@ -52,9 +58,6 @@ pub(crate) struct Unit {
     pub slots_read: u64,
     pub slots_programmed: u64,
     pub erases: u64,
-    pub gone: bool,
-    /// How much it is wanted for new pages.
-    pub weight: u16,
     /// Bands that the application asked to erase.
     pub erases_asked: u32,
     /// What runs was begun alone, and when: the time it takes is its own.

@@ -337,7 +337,11 @@ impl Ftl {
     pub(crate) fn victim_done(&mut self, index: usize) -> bool {
         let victim = &self.reclaim.victims[index];
         let block = victim.block;
-        if victim.cursor < self.band_end(block) || victim.reads > 0 {
+        if victim.reads > 0 || victim.cursor < self.band_end(block) {
+            return false;
+        }
+        // Most of them have been read, and what is in them waits for a place: they need not be looked at one by one.
+        if self.bands.victims_empty == 0 && !self.moves.is_empty() {
             return false;
         }
         if self.bands[block].slots_valid > 0 {
@@ -365,6 +369,10 @@ impl Ftl {
 
     /// Reads the next valid slots of a victim, as long as there are buffers.
     fn read_victim(&mut self, index: usize, budget: i64) {
+        let Victim { block, cursor, .. } = self.reclaim.victims[index];
+        if cursor >= self.band_end(block) {
+            return;
+        }
         let paced = self.settings.read_slo_ns > 0 && self.host.writes.is_empty();
         let reads_max = if paced { VICTIM_READS_PACED } else { u32::MAX };
         let mut in_hand = i64::from(self.slots_in_hand());

@@ -92,6 +92,10 @@ pub(crate) struct Band {
 }
 
 impl Band {
+    fn is_empty_victim(&self) -> bool {
+        self.state == BandState::Victim && self.slots_valid == 0
+    }
+
     /// The map points to slots below `end`, so they were written, whatever of the band can be read. Of a
     /// band that recovery did not look at, that is all that is known, and stays unsaid.
     fn reach(&mut self, end: u32) {
@@ -204,6 +208,8 @@ pub(crate) struct Bands {
     /// The same of the fast tier.
     pub free_fast: u32,
     pub draining: Vec<BlockId>,
+    /// Victims in which nothing is valid any more.
+    pub victims_empty: u32,
     /// There are spare bands enough to lose a little with a victim where it spreads appends.
     pub spreads: bool,
     /// Bands that are failing or have failed.
@@ -243,6 +249,7 @@ impl Bands {
             free: 0,
             free_fast: 0,
             draining: Vec::new(),
+            victims_empty: 0,
             spreads: false,
             failing: 0,
             retired: 0,
@@ -319,6 +326,11 @@ impl Bands {
                 _ => {}
             }
         }
+        self.victims_empty = self.count_victims_empty();
+    }
+
+    fn count_victims_empty(&self) -> u32 {
+        self.list.iter().filter(|band| band.is_empty_victim()).count() as u32
     }
 
     /// Whether a slot of `block` may be valid, before all is counted.
@@ -332,6 +344,7 @@ impl Bands {
         self.valid[slot.0 as usize / 64] |= 1 << (slot.0 % 64);
         let block = self.block_of(slot);
         let band = &mut self.list[block.0 as usize];
+        self.victims_empty -= u32::from(band.is_empty_victim());
         band.slots_valid += 1;
         let sums = &mut self.sums[self.by_blocks_per_unit.divide(block.0) as usize];
         sums.slots_valid += 1;
@@ -364,6 +377,7 @@ impl Bands {
         let block = self.block_of(slot);
         let band = &mut self.list[block.0 as usize];
         band.slots_valid -= 1;
+        self.victims_empty += u32::from(band.is_empty_victim());
         let sums = &mut self.sums[self.by_blocks_per_unit.divide(block.0) as usize];
         sums.slots_valid -= 1;
         sums.slots_reclaimable += u64::from(is_reclaimable(band.state));
@@ -393,8 +407,10 @@ impl Bands {
             "{block:?} holds valid data and is to be {state:?}"
         );
         self.sums[unit].account(band, self.slots_per_band, false);
+        self.victims_empty -= u32::from(band.is_empty_victim());
         let before = std::mem::replace(&mut band.state, state);
         self.sums[unit].account(band, self.slots_per_band, true);
+        self.victims_empty += u32::from(band.is_empty_victim());
         self.moves += 1;
         self.retired += u32::from(state == BandState::Retired);
         match before {
@@ -477,7 +493,7 @@ impl Bands {
 
     /// Puts every band on the list of its state; for bands whose state was set directly.
     pub fn index_all(&mut self) {
-        (self.free, self.free_fast) = (0, 0);
+        (self.free, self.free_fast, self.victims_empty) = (0, 0, 0);
         self.sums.fill(UnitSums::default());
         for sums in &mut self.sums {
             // As if all were retired, which the loop below says first.
@@ -644,6 +660,10 @@ impl Bands {
         let mut chunks = 0..self.full_least.len();
         if let Some(chunk) = chunks.find(|&at| self.full_least[at] != self.least_of(at)) {
             return Err(format!("the least of chunk {chunk} of the full bands is another"));
+        }
+        let empty = self.count_victims_empty();
+        if empty != self.victims_empty {
+            return Err(format!("{empty} victims are empty, {} are counted", self.victims_empty));
         }
         for (unit, bands) in self.list.chunks(self.list.len() / self.sums.len()).enumerate() {
             let mut sums = UnitSums::default();

@@ -601,9 +601,7 @@ impl Ftl {
     /// What keeps draining bands from being erased, if nothing else will resolve it: makes orders
     /// durable, asks for a checkpoint.
     pub(crate) fn push_drain(&mut self) {
-        if self.bands.draining.is_empty() {
-            return;
-        }
+        assert!(!self.bands.draining.is_empty(), "there are bands to push");
         // In one walk, as it is gone every time that something happens while space is short.
         let (mut first, mut last, mut held) = (u64::MAX, 0, false);
         for &block in &self.bands.draining {

@@ -8,6 +8,7 @@ pub(crate) mod openings;
 pub(crate) mod read_slo;
 pub(crate) mod scheduler;
 pub(crate) mod spare;
+pub(crate) mod sums;
 
 /// Bands that only GC may open.
 pub(crate) const RESERVE_BANDS: u32 = 3;

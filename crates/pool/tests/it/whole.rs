@@ -114,6 +114,13 @@ fn what_no_node_had_durably_is_not_waited_for_by_the_next_opening() {
     [5173, 6253].into_iter().for_each(|seed| World::new(seed, None).run());
 }
 
+/// The end of a band had to be somewhere durably before it went on record, and the flush that was to see to that waited
+/// behind one that had begun before and waited for the record.
+#[test]
+fn the_end_of_a_band_waits_for_no_flush_that_waits_for_it() {
+    World::new(30533, None).run();
+}
+
 #[test]
 fn the_same_seed_takes_the_same_course() {
     for seed in 0..4 {

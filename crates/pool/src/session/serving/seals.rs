@@ -10,7 +10,7 @@ use crate::control::values::BandRecord;
 use crate::message::NodeFacts;
 use crate::words::{BandName, NodeId};
 use flash::{Command, Tag};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 /// Of flushes that the FTL does not ask for: the tags of its own end in the number of a block, of which there are fewer.
 pub(super) const SETTLES: Tag = Tag(u32::MAX);
@@ -20,8 +20,8 @@ pub(super) const SETTLES: Tag = Tag(u32::MAX);
 pub(super) struct Seals {
     /// Since the last flush of these began.
     unsettled: Vec<(BandName, NodeId)>,
-    /// That it is under way for.
-    settling: Option<Vec<(BandName, NodeId)>>,
+    /// What flushes of ours that are under way are for, in their order.
+    settling: VecDeque<Vec<(BandName, NodeId)>>,
     /// Lives whose end is to go on record when some node has all of it durably.
     postponed: BTreeSet<BandName>,
     /// Some of these came since a flush of ours began.
@@ -65,22 +65,24 @@ impl<D: Clone> Serving<D> {
         }
     }
 
-    /// Has them flushed; whether it did.
+    /// Has them flushed; whether it did. An end that is postponed cannot wait for the flush that is under way: it began
+    /// before, and may not end before the end is on record.
     pub(super) fn settle_seals(&mut self) -> bool {
         let seals = &mut self.seals;
-        if seals.settling.is_some() || (seals.unsettled.is_empty() && !seals.is_wanted) {
+        let is_next = seals.settling.is_empty() && !seals.unsettled.is_empty();
+        if !is_next && !seals.is_wanted {
             return false;
         }
         seals.is_wanted = false;
-        seals.settling = Some(std::mem::take(&mut seals.unsettled));
+        seals.settling.push_back(std::mem::take(&mut seals.unsettled));
         let flush = Command::Flush { tag: SETTLES };
         self.remote.handle(self.now, client::Input::Command(flush));
         true
     }
 
-    /// That flush has ended.
+    /// The first of these flushes has ended.
     pub(super) fn settled(&mut self, well: bool) {
-        let settling = self.seals.settling.take().into_iter().flatten();
+        let settling = self.seals.settling.pop_front().into_iter().flatten();
         settling.filter(|_| well).for_each(|(name, node)| self.standing.flushed(name, node));
     }
 }

@@ -150,8 +150,21 @@ pub fn join(args: &Join) -> Result<End, Failure> {
 }
 
 pub fn drain(args: &Drain) -> Result<End, Failure> {
-    records::drain(&mut args.part.calls()?, NodeId(args.node)).map_err(failure)?;
+    let mut calls = args.part.calls()?;
+    records::drain(&mut calls, NodeId(args.node)).map_err(failure)?;
     print(&format!("node {} takes no bands any more\n", args.node));
+    say_what_waits(&mut calls)
+}
+
+/// Says which volumes have too few nodes now.
+fn say_what_waits(calls: &mut PlaneCalls) -> Result<End, Failure> {
+    let (short, domains) = records::short_of_domains(calls).map_err(failure)?;
+    for (name, copies) in short {
+        print(&format!(
+            "volume {name} has {copies} copies, and nodes that take bands are in {domains} failure domains: its writes \
+             wait, or go on with fewer copies where it was made with --go-on, until more nodes join\n"
+        ));
+    }
     Ok(End::Good)
 }
 
@@ -162,9 +175,10 @@ pub fn replace(args: &Replace) -> Result<End, Failure> {
             format!("--by {number}: the number of a node, or none; for example: --by 7")
         })?)),
     };
-    records::replace(&mut args.part.calls()?, NodeId(args.node), by).map_err(failure)?;
+    let mut calls = args.part.calls()?;
+    records::replace(&mut calls, NodeId(args.node), by).map_err(failure)?;
     print(&format!("node {} is given up: what it has counts no more\n", args.node));
-    Ok(End::Good)
+    say_what_waits(&mut calls)
 }
 
 pub fn nodes(asks: &Asks) -> Result<End, Failure> {

@@ -11,6 +11,7 @@ use pool::control::values::{
 };
 use pool::volume::{Wanted, plan};
 use pool::words::{DomainId, Generation, NodeId, VolumeId};
+use std::collections::BTreeSet;
 
 /// A record with the revision that it was found at.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -149,6 +150,19 @@ pub fn drain(calls: &mut PlaneCalls, node: NodeId) -> Result<(), PoolError> {
             Err(refused_node(node, "was given up already"))
         }
     }
+}
+
+/// Volumes that have more copies than there are domains with nodes that take bands, with their copies, and those domains.
+///
+/// # Errors
+/// As [`nodes`].
+pub fn short_of_domains(calls: &mut PlaneCalls) -> Result<(Vec<(String, u8)>, usize), PoolError> {
+    let nodes = nodes(calls)?.into_iter().map(|found| found.record);
+    let takers = nodes.filter(|record| record.state == NodeState::In);
+    let domains = takers.map(|record| record.domain).collect::<BTreeSet<_>>().len();
+    let volumes = volumes(calls)?.into_iter().map(|found| found.record);
+    let short = volumes.filter(|record| usize::from(record.replicas) > domains);
+    Ok((short.map(|record| (record.name, record.replicas)).collect(), domains))
 }
 
 /// A node is given up: what it has counts no more, and is copied from others; to the node `by`, if one is to have
@@ -406,6 +420,11 @@ mod tests {
         assert_eq!(states(calls), now, "nothing of that changed anything");
         replace(calls, NodeId(1), None).expect("it is given up");
         assert_eq!(states(calls)[0], (1, NodeState::Out));
+        create(calls, &Wanted::new("data", 1 << 16)).expect("a new one");
+        let short = short_of_domains(calls).expect("the plane answers");
+        assert_eq!(short, (vec![("data".to_owned(), 2)], 1), "node 3 is left");
+        join(calls, NodeId(4), joining(4)).expect("a new one");
+        assert_eq!(short_of_domains(calls).expect("the plane answers"), (vec![], 2));
     }
 
     #[test]

@@ -494,7 +494,9 @@ fn bands_move_to_a_node_that_joins_a_pool_that_was_filled_since_its_client_began
     (1..=3).for_each(|node| pool.start_node(node));
     pool.create();
     let _client = pool.start_client();
-    write_all(&pool.scratch, 1);
+    // Twice: bands that still take writes, and those that no checkpoint covers yet, do not move, and of so small a volume
+    // they are as many as the others otherwise.
+    (1..=2).for_each(|seed| write_all(&pool.scratch, seed));
     pool.start_node(4);
     let socket = pool.scratch.file("client.sock");
     let begun = Instant::now();
@@ -506,13 +508,13 @@ fn bands_move_to_a_node_that_joins_a_pool_that_was_filled_since_its_client_began
         assert!(begun.elapsed() < PATIENCE, "the new node is not reached");
         std::thread::sleep(Duration::from_millis(100));
     }
-    // Bands that still take writes do not move, and are many of so small a volume: first as far as it goes.
+    // First as far as it goes.
     weir(&["pool", "rebalance", &socket, "--within", "20", "--wait"]);
     let spread = json(&["pool", "rebalance", &socket, "--within", "35", "--wait", "--json"]);
     let apart = &spread["repair"]["apart"];
     assert!(apart["percent"].as_f64().is_some_and(|percent| percent <= 35.0), "{spread:#}");
     assert!(apart["emptiest"]["bands_used"].as_u64() >= Some(5), "{spread:#}");
-    check_all(&pool.scratch, 1);
+    check_all(&pool.scratch, 2);
 }
 
 #[test]

@@ -341,7 +341,7 @@ impl<D: Clone> Serving<D> {
             Input::Facts(facts) => self.heard(facts),
             Input::Idle(idle) => self.repair(RepairInput::Idle(idle)),
             Input::Scrub => self.repair(RepairInput::Scrub),
-            Input::Spread(share) => self.repair(RepairInput::Spread(share)),
+            Input::Spread(share) => self.spread(share),
             Input::Release => {
                 self.releasing = true;
                 self.ownership.handle(now, OwnershipInput::Release);

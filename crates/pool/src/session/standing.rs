@@ -164,6 +164,15 @@ impl Standing {
         }
     }
 
+    /// Seals that are told, and may not be durable before the next checkpoint.
+    pub fn loose(&self) -> Vec<(BandName, NodeId)> {
+        let of = |(name, life): (&BandName, &Life)| {
+            let sealed = life.loose.iter().filter(|(_, is_sealed)| *is_sealed);
+            sealed.map(|(node, _)| (*name, *node)).collect::<Vec<_>>()
+        };
+        self.lives.iter().flat_map(of).collect()
+    }
+
     /// Nodes came, or something is meant to become of them.
     pub fn stir(&mut self) {
         self.stirred.extend(self.lives.keys());
@@ -313,7 +322,9 @@ mod tests {
     fn a_seal_on_a_node_that_is_not_durable_counts_from_the_checkpoint_on() {
         let mut standing = Standing::default();
         standing.closed(NAME, 7, (&[A, B], &[]), |node| node == A);
+        assert_eq!(standing.loose(), [(NAME, B)]);
         standing.down(B);
+        assert_eq!(standing.loose(), []);
         standing.checkpoints(2);
         let close = Step::Close { pages: 7, holders: vec![A], rid: vec![] };
         assert_eq!(step(&standing, &[A, B]), close, "it went before it was flushed");

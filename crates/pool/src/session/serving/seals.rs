@@ -2,12 +2,14 @@
 //! whatever happens, else the next opening waits for pages that nobody has, though no flush of them ever ended. And
 //! *seals* that repair waits for: of bands that were begun with fewer members than they should have, on nodes that are not
 //! durable at completion. Repair makes the copies that these bands never had when each that is there is sealed for good. The
-//! next checkpoint of the FTL would see to that, but where nothing is written there is none: so they are flushed.
+//! next checkpoint of the FTL would see to that, but where nothing is written there is none: so they are flushed. So are all
+//! others when somebody has bands spread anew: only those that are sealed for good may move.
 
 use super::Serving;
 use crate::client::{self, Closed};
 use crate::control::values::BandRecord;
 use crate::message::NodeFacts;
+use crate::repair::RepairInput;
 use crate::words::{BandName, NodeId};
 use flash::{Command, Tag};
 use std::collections::{BTreeSet, VecDeque};
@@ -15,13 +17,24 @@ use std::collections::{BTreeSet, VecDeque};
 /// Of flushes that the FTL does not ask for: the tags of its own end in the number of a block, of which there are fewer.
 pub(super) const SETTLES: Tag = Tag(u32::MAX);
 
+/// A seal that is not durable yet.
+#[derive(Clone, Copy, Debug)]
+struct Seal {
+    name: BandName,
+    node: NodeId,
+    /// Repair has a copy to make when it is.
+    is_short: bool,
+}
+
 /// See the head of this file.
 #[derive(Debug, Default)]
 pub(super) struct Seals {
     /// Since the last flush of these began.
-    unsettled: Vec<(BandName, NodeId)>,
+    unsettled: Vec<Seal>,
     /// What flushes of ours that are under way are for, in their order.
-    settling: VecDeque<Vec<(BandName, NodeId)>>,
+    settling: VecDeque<Vec<Seal>>,
+    /// How far nodes may differ: bands whose seals are settled may move, and are to be looked at by that.
+    spread: Option<f64>,
     /// Lives whose end is to go on record when some node has all of it durably.
     postponed: BTreeSet<BandName>,
     /// Some of these came since a flush of ours began.
@@ -32,7 +45,7 @@ impl Seals {
     /// A node is gone: what it had sealed counts no more.
     pub fn down(&mut self, node: NodeId) {
         for seals in self.settling.iter_mut().chain([&mut self.unsettled]) {
-            seals.retain(|(_, of)| *of != node);
+            seals.retain(|seal| seal.node != node);
         }
     }
 
@@ -49,7 +62,8 @@ impl Seals {
     /// Bands that repair waits for.
     pub fn count(&self) -> u64 {
         let all = self.settling.iter().flatten().chain(&self.unsettled);
-        all.map(|(name, _)| name).collect::<BTreeSet<_>>().len() as u64
+        let short = all.filter(|seal| seal.is_short);
+        short.map(|seal| seal.name).collect::<BTreeSet<_>>().len() as u64
     }
 }
 
@@ -61,8 +75,18 @@ impl<D: Clone> Serving<D> {
             let durable =
                 |node| self.facts.get(node).is_some_and(|facts: &NodeFacts| facts.durable);
             let volatile = sealed.iter().filter(|node| !durable(node));
-            self.seals.unsettled.extend(volatile.map(|node| (*name, *node)));
+            let seal = |&node| Seal { name: *name, node, is_short: true };
+            self.seals.unsettled.extend(volatile.map(seal));
         }
+    }
+
+    /// Bands are to move: those whose seals wait for a checkpoint, too. Where nothing is written none comes.
+    pub(super) fn spread(&mut self, share: f64) {
+        let loose = self.standing.loose();
+        self.seals.spread = Some(share).filter(|_| !loose.is_empty());
+        let seal = |(name, node)| Seal { name, node, is_short: false };
+        self.seals.unsettled.extend(loose.into_iter().map(seal));
+        self.repair(RepairInput::Spread(share));
     }
 
     /// Has them flushed; whether it did. An end that is postponed cannot wait for the flush that is under way: it began
@@ -83,6 +107,11 @@ impl<D: Clone> Serving<D> {
     /// The first of these flushes has ended.
     pub(super) fn settled(&mut self, well: bool) {
         let settling = self.seals.settling.pop_front().into_iter().flatten();
-        settling.filter(|_| well).for_each(|(name, node)| self.standing.flushed(name, node));
+        settling.filter(|_| well).for_each(|seal| self.standing.flushed(seal.name, seal.node));
+        if self.seals.unsettled.iter().all(|seal| seal.is_short)
+            && let Some(share) = self.seals.spread.take()
+        {
+            self.repair(RepairInput::Spread(share));
+        }
     }
 }

@@ -33,8 +33,6 @@ pub(super) struct Seals {
     unsettled: Vec<Seal>,
     /// What flushes of ours that are under way are for, in their order.
     settling: VecDeque<Vec<Seal>>,
-    /// How far nodes may differ: bands whose seals are settled may move, and are to be looked at by that.
-    spread: Option<f64>,
     /// Lives whose end is to go on record when some node has all of it durably.
     postponed: BTreeSet<BandName>,
     /// Some of these came since a flush of ours began.
@@ -83,7 +81,6 @@ impl<D: Clone> Serving<D> {
     /// Bands are to move: those whose seals wait for a checkpoint, too. Where nothing is written none comes.
     pub(super) fn spread(&mut self, share: f64) {
         let loose = self.standing.loose();
-        self.seals.spread = Some(share).filter(|_| !loose.is_empty());
         let seal = |(name, node)| Seal { name, node, is_short: false };
         self.seals.unsettled.extend(loose.into_iter().map(seal));
         self.repair(RepairInput::Spread(share));
@@ -106,12 +103,11 @@ impl<D: Clone> Serving<D> {
 
     /// The first of these flushes has ended.
     pub(super) fn settled(&mut self, well: bool) {
-        let settling = self.seals.settling.pop_front().into_iter().flatten();
-        settling.filter(|_| well).for_each(|seal| self.standing.flushed(seal.name, seal.node));
-        if self.seals.unsettled.iter().all(|seal| seal.is_short)
-            && let Some(share) = self.seals.spread.take()
-        {
-            self.repair(RepairInput::Spread(share));
+        let settled = self.seals.settling.pop_front().filter(|_| well).unwrap_or_default();
+        settled.iter().for_each(|seal| self.standing.flushed(seal.name, seal.node));
+        if settled.iter().any(|seal| !seal.is_short) {
+            // These may move now.
+            self.views();
         }
     }
 }

@@ -1,7 +1,9 @@
 //! How far the blocks of a raw block were written, and what is damaged before that.
 //!
 //! The last page of each block is read. If it was not written, the end is searched: by halves where a
-//! program is durable when it ends, else page by page from the start, as there any page may be missing.
+//! program is durable when it ends, else page by page to the last one that is sound. There a power cut leaves out any page that
+//! was not flushed, and damage any other, and nothing tells which it was: so what is sound behind such a page stays, as it may
+//! have been flushed.
 //! By halves a page that is missing is the end only if the one after it is missing, too: pages are
 //! programmed in order, so that what lies before a sound page was written, and is damaged. A page of which
 //! a slot can be read, right or wrong, was written as well: a program that a power cut has stopped leaves
@@ -212,11 +214,16 @@ impl RawUnits {
             end.low = 0;
             return None;
         }
+        if !durable {
+            end.asked = Asked::Next;
+            let next = if page + 1 == pages { end.low } else { page + 1 };
+            return (next < pages - 1 && end.low < pages).then_some(next);
+        }
         if end.low < end.high {
             end.asked = Asked::Next;
-            return Some(if durable { end.low.midpoint(end.high) } else { end.low });
+            return Some(end.low.midpoint(end.high));
         }
         end.asked = Asked::Beyond;
-        (durable && end.high + 1 < pages - 1).then_some(end.high + 1)
+        (end.high + 1 < pages - 1).then_some(end.high + 1)
     }
 }

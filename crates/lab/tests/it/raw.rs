@@ -524,3 +524,45 @@ fn a_deleted_block_of_a_full_lane_is_erased_at_once_or_when_the_lane_is_idle_and
     assert!(put > write + erase / 2, "waits for the erase: {put}, {write} without");
     assert!(rested.abs_diff(write) < 500, "erased while the lane was idle: {rested}, {write}");
 }
+
+/// A page that cannot be read hid all that was flushed behind it, after a crash, where any page may be missing.
+#[test]
+fn what_lies_behind_a_damaged_page_is_read_after_a_crash() {
+    for manner in [Manner::File, Manner::Folder, Manner::Nand(Pairing::None)] {
+        let mut options = RawCrashOptions::of_seed(0, manner);
+        options.settings.write = WriteUnit::Page;
+        let medium = options.device.build(Faults::default()).expect("a sound shape");
+        let format = RawFormat { gang: 1, spare: 0.5, uuid: 1, label: Vec::new() };
+        let mut sim =
+            Sim::format_raw(medium, format, options.settings.clone(), Instant(0)).expect("fits");
+        sim.run_until_ready().expect("formats");
+        let slots = sim.medium().geometry().slots_per_page;
+        let pages = sim.medium().geometry().pages_per_block - 2;
+        let stamps = |page: u32| -> Vec<u64> {
+            (0..slots).map(|slot| u64::from(page * slots + slot) + 1).collect()
+        };
+        let done = |sim: &mut Sim<RawUnits>| {
+            sim.run_until_answered().expect("is answered");
+            let finished = sim.take_finished().expect("it was answered");
+            let result = finished.result;
+            sim.release(finished);
+            result
+        };
+        for page in 0..pages {
+            sim.write(0, page * slots, &stamps(page), (true, false), Hint::default());
+            done(&mut sim).expect("is written");
+        }
+        let (now, mut medium) = (sim.now(), sim.into_medium());
+        let all = (0..medium.geometry().slots() as u32).map(SlotId);
+        let is = |slot: &SlotId, stamp: u64| matches!(medium.peek(*slot), Some((_, Content::Stamp(of))) if of == stamp);
+        let damaged = all.clone().find(|slot| is(slot, stamps(1)[0])).expect("it was written");
+        medium.rot(damaged);
+        let mut sim = Sim::mount_raw(medium, 2, options.settings, now).expect("sound settings");
+        sim.run_until_ready().expect("mounts");
+        for page in 0..pages {
+            sim.read(0, page * slots, slots);
+            let read = done(&mut sim);
+            assert_eq!(read.is_ok(), page != 1, "{manner:?}, page {page}: {read:?}");
+        }
+    }
+}

@@ -68,6 +68,8 @@ struct Page {
     asked: BTreeMap<AskId, NodeId>,
     busy: BTreeSet<NodeId>,
     sums: BTreeMap<NodeId, Option<Vec<Sum>>>,
+    /// Who has a copy that is known to be damaged, maybe elsewhere: asked only for whether anybody has this page sound.
+    damaged: BTreeSet<NodeId>,
 }
 
 /// All that a slot says of its content.
@@ -106,7 +108,7 @@ impl<D> Repair<D> {
             AskId(asks)
         };
         let rounds = self.scrub.rounds_done;
-        let reads = self.scrub.step(now, directory, nodes, &mut next_id);
+        let reads = self.scrub.step(now, directory, (nodes, &self.bad), &mut next_id);
         self.asks = asks;
         for (node, id, ask) in reads {
             self.outputs.push_back(RepairOutput::Node { node, id, ask });
@@ -177,7 +179,7 @@ impl Scrub {
         &mut self,
         now: Instant,
         directory: &dyn Directory,
-        nodes: &Nodes,
+        (nodes, bad): (&Nodes, &BTreeSet<(NodeId, BandName)>),
         next_id: &mut dyn FnMut() -> AskId,
     ) -> Vec<(NodeId, AskId, Ask<D>)> {
         let waits = self.page.as_ref().is_some_and(|page| !page.asked.is_empty());
@@ -191,7 +193,11 @@ impl Scrub {
         };
         let slots = self.shape.slots_per_page;
         let mut asks = Vec::new();
-        for &node in &page.band.holders {
+        let holders = &page.band.holders;
+        let of_band = bad.iter().filter(|(_, name)| *name == page.band.name);
+        let damaged = of_band.map(|(node, _)| *node).filter(|node| !holders.contains(node));
+        page.damaged = damaged.filter(|node| nodes.is_up(*node)).collect();
+        for &node in page.band.holders.iter().chain(&page.damaged) {
             if !nodes.is_up(node) {
                 if nodes.is_missed(node) {
                     self.miss(node);
@@ -255,7 +261,9 @@ impl Scrub {
         if page.asked.len() == before {
             return Vec::new();
         }
-        self.miss(node);
+        if !page.damaged.contains(&node) {
+            self.miss(node);
+        }
         self.complete(now)
     }
 
@@ -273,19 +281,25 @@ impl Scrub {
         page.attempts = 0;
         self.pages_done += 1;
         let name = page.band.name;
-        let bad = page.sums.iter().filter(|(_, sums)| sums.is_none());
+        let (others, holders): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut page.sums)
+            .into_iter()
+            .partition(|(node, _)| page.damaged.contains(node));
+        let bad = holders.iter().filter(|(_, sums)| sums.is_none());
         let mut found: Vec<Found> = bad.map(|(&node, _)| Found::Damaged(name, node)).collect();
         let sound: Vec<_> =
-            page.sums.iter().filter_map(|(&node, sums)| Some((node, sums.as_ref()?))).collect();
-        // Where nobody can read it there is nothing to copy from: all copies stay.
+            holders.iter().filter_map(|(&node, sums)| Some((node, sums.as_ref()?))).collect();
+        // Where nobody can read it there is nothing to copy from: all copies stay. So they do where each has what another lacks.
         if sound.is_empty() && !found.is_empty() {
-            found = vec![Found::Unsound];
+            let is_there = others.values().any(Option::is_some);
+            found = if is_there { Vec::new() } else { vec![Found::Unsound] };
         }
         if sound.iter().any(|(_, sums)| *sums != sound[0].1) {
             found.push(Found::Unlike(name, sound.iter().map(|(node, _)| *node).collect()));
         }
         for node in std::mem::take(&mut page.busy) {
-            self.miss(node);
+            if !page.damaged.contains(&node) {
+                self.round.unread += u64::from(self.seen.unread.insert(node));
+            }
         }
         found
     }
@@ -294,7 +308,7 @@ impl Scrub {
     fn next(&mut self, directory: &dyn Directory) -> Option<Page> {
         let of = |band, page, attempts| {
             let (asked, busy, sums) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-            Page { band, page, attempts, asked, busy, sums }
+            Page { band, page, attempts, asked, busy, sums, damaged: BTreeSet::new() }
         };
         if let Some(page) = self.page.take() {
             let now = directory.written(page.band.name.band);
@@ -375,6 +389,7 @@ mod tests {
         scrub: Scrub,
         directory: One,
         nodes: Nodes,
+        bad: BTreeSet<(NodeId, BandName)>,
         asks: u64,
     }
 
@@ -400,6 +415,7 @@ mod tests {
                 scrub,
                 directory: One(SealedBand { name: NAME, pages: 2, holders }),
                 nodes,
+                bad: BTreeSet::new(),
                 asks: 0,
             }
         }
@@ -411,7 +427,8 @@ mod tests {
                 self.asks += 1;
                 AskId(self.asks)
             };
-            let asks = self.scrub.step::<u64>(now, &self.directory, &self.nodes, &mut next_id);
+            let of = (&self.nodes, &self.bad);
+            let asks = self.scrub.step::<u64>(now, &self.directory, of, &mut next_id);
             asks.into_iter().map(|(node, id, _)| (node, id)).collect()
         }
 
@@ -437,6 +454,26 @@ mod tests {
         // Three copies of two slots take so long at this rate.
         assert_eq!(scrub.deadline(), Some(Instant(6 * 4096 * SECOND / (1 << 20))));
         found
+    }
+
+    /// Two copies were damaged at different places: one is no holder any more, and nothing is lost.
+    #[test]
+    fn a_page_is_not_lost_while_a_copy_that_is_damaged_elsewhere_has_it() {
+        for (answer, expected) in [
+            (Answer::Slots(vec![slot(1), slot(2)]), vec![]),
+            (Answer::Refused(Refusal::NoBand), vec![Found::Unsound]),
+        ] {
+            let mut bench = Bench::new();
+            bench.directory.0.holders.retain(|node| *node != NodeId(2));
+            bench.bad.insert((NodeId(2), NAME));
+            let mut found = Vec::new();
+            for (node, id) in bench.step() {
+                let refused = Answer::Refused(Refusal::Invalid);
+                let answer = if node == NodeId(2) { &answer } else { &refused };
+                found.extend(bench.scrub.answered(Instant(0), id, answer).expect("it was asked"));
+            }
+            assert_eq!(found, expected);
+        }
     }
 
     #[test]

@@ -428,12 +428,13 @@ struct weir_engine {
       return ": which SSTs are the database's only it says: restore the small volume from a copy, or read what SSTs and logs "
              "have, which may be older than what was written last: weir store serve --damaged=older";
     }
-    if (!reads_left) return ": restore what is damaged there, or read what is left: weir store serve --damaged";
     const std::string told = status.ToString();
-    const bool is_log = told.find(".log") != std::string::npos || told.find("WAL") != std::string::npos;
-    return is_log ? ": what of it is what was written last nobody knows then; read what is left, which may be older: weir store "
-                    "serve --damaged=older"
-                  : ": nothing can be read without it: restore the small volume from a copy";
+    if (told.find(".log") != std::string::npos || told.find("WAL") != std::string::npos) {
+      return ": what of it is what was written last nobody knows then: restore what is damaged there, or read what is left, which "
+             "may be older: weir store serve --damaged=older";
+    }
+    return reads_left ? ": nothing can be read without it: restore the small volume from a copy"
+                      : ": restore what is damaged there, or read what is left: weir store serve --damaged";
   }
 
   // RocksDB writes no more once it found no room. There may be some again: erased meanwhile, or another's.

@@ -30,6 +30,9 @@ inline rocksdb::ColumnFamilyOptions SliceOptions(uint64_t block_bytes, uint32_t 
   // A write that would not fit in a raw block goes to the next memtable (FlushFull). RocksDB itself ends one only when it has as much as
   // all of a slice together: so an opening, which reads them from the log as one, need not wait for units to take any.
   options.write_buffer_size = (options.max_write_buffer_number + 1) * block_bytes;
+  // A compaction of level 0 takes as long as several flushes, as one thread writes what it makes. Meanwhile RocksDB would merge
+  // what has come to level 0 since there, which is written once more for nothing: not before there is more of it.
+  options.level0_file_num_compaction_trigger = static_cast<int>(std::clamp<uint64_t>(units / 4, 4, 8));
   options.arena_block_size = std::min<uint64_t>(block_bytes / 8, 1 << 20);
   const uint64_t file_bytes = sst_blocks * block_bytes;
   options.target_file_size_base = file_bytes - block_bytes / 8;

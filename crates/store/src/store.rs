@@ -22,6 +22,9 @@ use std::time::{Duration, SystemTime};
 /// Numbers that are tried for a block when those before are taken: other stores may use the same units.
 const TAKEN_MAX: u32 = 1000;
 
+/// As much of a table is asked for at a time by who reads in the background.
+const STEP_BYTES: usize = 256 << 10;
+
 /// See the head of this file.
 pub struct Store {
     catalog: Mutex<Catalog>,
@@ -495,6 +498,19 @@ impl Store {
         }
     }
 
+    /// Reads a part for somebody in the background, as a compaction does: of much of it a little at a time. A unit reads in the
+    /// order of what it is asked, so whoever gets a value from there waits for a step, and not for all of the part.
+    fn read_in_steps(&self, table: &Table, wanted: &mut Wanted<'_>) -> Result<usize, Error> {
+        let mut done = 0;
+        for into in wanted.into.chunks_mut(STEP_BYTES) {
+            let mut step = [Wanted::new(wanted.offset + done as u64, into)];
+            self.read_table(table, &mut step, None);
+            let [Wanted { read, .. }] = step;
+            done += read?;
+        }
+        Ok(done)
+    }
+
     /// Appends the pieces of raw blocks that a part of a table lies in.
     fn cut<'a>(
         &self,
@@ -567,7 +583,10 @@ impl Reader {
     /// is waited for. Who gives a patience is told when units do not answer for so long.
     pub fn read_many(&self, wanted: &mut [Wanted<'_>], patience: Option<Duration>) {
         match self {
-            Self::Table { store, table } => store.read_table(table, wanted, patience),
+            Self::Table { store, table } => match wanted {
+                [one] if patience.is_none() => one.read = store.read_in_steps(table, one),
+                _ => store.read_table(table, wanted, patience),
+            },
             Self::Small { store, file } => {
                 let mut catalog = store.catalog();
                 for one in wanted {

@@ -11,6 +11,7 @@ use crate::tail::{Head, encode};
 use crate::{Entry, Error, Opening, Store, Volume, Wanted};
 use model::{Run, contents};
 use std::sync::Arc;
+use std::time::Duration;
 pub use world::{Mishap, World};
 use world::{RAW_BYTES, UNITS};
 
@@ -183,6 +184,35 @@ fn a_table_larger_than_a_raw_block_takes_several_and_they_take_turns_on_the_unit
     assert_eq!(world.lock().raw.len(), 4, "not before the delete is durable");
     assert_eq!(store.erase(), Ok(4));
     assert!(world.lock().raw.is_empty());
+}
+
+/// What a compaction reads: a get that comes meanwhile waits for a step of it.
+#[test]
+fn a_large_part_is_read_in_steps_by_who_waits_as_long_as_it_takes_and_at_once_by_others() {
+    let world = World::new(1, BLOCKS);
+    let store = open(&world, 1).unwrap();
+    let long = bytes(20 * RAW_BYTES + 5);
+    write(&store, "/1.sst", &long).unwrap();
+    let reader = store.reader("/1.sst").unwrap();
+    let read = |patience, offset: usize, count: usize| {
+        let reads = world.lock().reads;
+        let mut into = vec![0; count];
+        let mut wanted = [Wanted::new(offset as u64, &mut into)];
+        reader.read_many(&mut wanted, patience);
+        let [Wanted { read, .. }] = wanted;
+        let there = &long[offset.min(long.len())..][..count.min(long.len().saturating_sub(offset))];
+        assert_eq!(read, Ok(there.len()), "{count} from {offset} on");
+        assert!(into[..there.len()] == *there, "{count} from {offset} on");
+        world.lock().reads - reads
+    };
+    let patience = Some(Duration::from_secs(9));
+    assert_eq!(read(None, 3, 600_000), 3);
+    assert_eq!(read(patience, 3, 600_000), 1);
+    assert_eq!(read(None, 380_000, 600_000), 2, "the rest of it lies behind the end");
+    assert_eq!(read(None, 9, 1000), 1);
+    let lost = world.lock().raw.keys().nth(15).copied().unwrap();
+    world.lock().raw.remove(&lost);
+    assert!(reader.read(0, &mut vec![0; 600_000]).is_err());
 }
 
 #[test]

@@ -58,6 +58,8 @@ pub struct Inner {
     pub puts_held: Option<u64>,
     /// Puts that began to wait.
     pub puts_waited: u32,
+    /// Times that the units were asked for parts, of many at a time.
+    pub reads: u32,
     volume_blocks: u64,
     pub steps: u64,
     mishap: Option<(u64, Mishap)>,
@@ -83,6 +85,7 @@ impl World {
             fail_puts: 0,
             puts_held: None,
             puts_waited: 0,
+            reads: 0,
             volume_blocks,
             steps: 0,
             mishap: None,
@@ -336,7 +339,8 @@ impl RawBlocks for World {
     }
 
     fn read(&self, pieces: &mut [Piece<'_>], _: Option<Duration>) -> Vec<Result<(), Error>> {
-        let world = self.lock();
+        let world = &mut *self.lock();
+        world.reads += u32::from(!pieces.is_empty());
         let read = |piece: &mut Piece<'_>| {
             let block = world.raw.get(&piece.id).filter(|_| !world.down).ok_or_else(down)?;
             piece.into.copy_from_slice(&block[piece.offset as usize..][..piece.into.len()]);

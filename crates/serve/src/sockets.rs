@@ -10,7 +10,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// So long an address that is in use may be that of a server which was just killed.
+const IN_USE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Who may connect to a socket in the file system.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -62,9 +65,23 @@ impl Drop for SocketFile {
 
 /// Listens at `address`, and tells where that is: port 0 has the system choose one.
 pub fn listen_tcp(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
-    let listener = TcpListener::bind(address)?;
+    let listener = bind_tcp(address)?;
     let bound = listener.local_addr()?;
     Ok((listener.into(), bound))
+}
+
+/// Listens at `address`. The kernel takes a moment to give up what a server had that was just killed, and requests of it were
+/// under way: whoever starts it again at once is not to be told to choose another address.
+pub fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let end = Instant::now() + IN_USE_PATIENCE;
+    loop {
+        match TcpListener::bind(address) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            bound => return bound,
+        }
+    }
 }
 
 /// Listens at `path`. It takes the path over from a server of ours that is gone, never from one that
@@ -369,5 +386,20 @@ mod tests {
         for none in ["", "no such group", "ro\0ot", "-1"] {
             assert_eq!(group(none), None, "{none}");
         }
+    }
+
+    #[test]
+    fn an_address_that_is_in_use_is_waited_for_a_moment_and_refused_then() {
+        let before = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = before.local_addr().unwrap();
+        let refused = listen_tcp(address).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+        // The server that had it was killed, and the kernel has not closed all of it yet.
+        let ends = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(30));
+            drop(before);
+        });
+        assert_eq!(listen_tcp(address).unwrap().1, address);
+        ends.join().unwrap();
     }
 }

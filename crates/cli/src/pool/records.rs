@@ -257,10 +257,14 @@ fn create(args: &Create) -> Result<End, Failure> {
     if let Some(why) = too_few_domains(domains, args.replicas).filter(|_| !args.go_on) {
         return Err(format!("volume {}: {why}", args.name));
     }
-    // What nobody knows the room for is made, as it always was.
-    let rooms = if args.thin { None } else { room::rooms(&plane, &mut calls).map_err(failure)? };
-    if let Some(why) = rooms.and_then(|rooms| too_little_room(&rooms, &wanted)) {
-        return Err(format!("volume {}: {why}", args.name));
+    if !args.thin {
+        let rooms = room::rooms(&plane, &mut calls).map_err(failure)?;
+        if rooms.is_none() {
+            tell_unchecked(&args.name);
+        }
+        if let Some(why) = rooms.and_then(|rooms| too_little_room(&rooms, &wanted)) {
+            return Err(format!("volume {}: {why}", args.name));
+        }
     }
     wanted.is_thin = args.thin;
     let made = records::create(&mut calls, &wanted).map_err(failure)?;
@@ -290,6 +294,9 @@ fn resize(args: &Resize) -> Result<End, Failure> {
         true => None,
         false => room::rooms(&plane, &mut calls).map_err(failure)?,
     };
+    if rooms.is_none() && !larger.is_thin {
+        tell_unchecked(&args.name);
+    }
     let more = VolumeRecord { bands: larger.bands - found.record.bands, ..larger.clone() };
     if let Some(rooms) = rooms.filter(|rooms| !rooms.holds(&more)) {
         let unfit = too_small_raw_blocks(&rooms, &more).unwrap_or_default();
@@ -314,6 +321,13 @@ fn resize(args: &Resize) -> Result<End, Failure> {
         )),
     }
     Ok(End::Good)
+}
+
+/// What nobody knows the room for is made, as a pool may be made before its nodes run.
+fn tell_unchecked(volume: &str) {
+    eprintln!(
+        "note: volume {volume}: whether its bands fit was not checked: the controller does not run, or does not know how much room          some node has that is in (`weir pool status` shows the room of each): start them, or give a node up that never comes          (`weir pool replace NODE --by none`)"
+    );
 }
 
 /// What nodes have, and volumes may take of it.

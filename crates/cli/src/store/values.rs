@@ -3,6 +3,7 @@
 use super::{At, Value, missing, print_bytes, print_line, told};
 use crate::output::print_json;
 use crate::{End, Failure};
+use clap::builder::NonEmptyStringValueParser;
 use client::percent;
 use client::store::Range;
 use serde_json::json;
@@ -13,6 +14,7 @@ use serde_json::json;
     weir store put trace web.csv.gz")]
 pub struct PutArgs {
     /// Its key: 1 to 1024 bytes
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     key: String,
     #[command(flatten)]
     value: Value,
@@ -27,6 +29,7 @@ pub struct PutArgs {
     It ends with status 1 if there is none.")]
 pub struct GetArgs {
     /// Its key
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     key: String,
     #[command(flatten)]
     at: At,
@@ -38,6 +41,7 @@ pub struct GetArgs {
     All are deleted in one piece; one that is not there is none to delete.")]
 pub struct DeleteArgs {
     /// Their keys
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     #[arg(required = true)]
     keys: Vec<String>,
     #[command(flatten)]

@@ -41,6 +41,23 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, PoolError> {
         .map_err(|error| PoolError::System { doing: "start a runtime of the pool", error })
 }
 
+/// Listens at `address`.
+///
+/// # Errors
+/// Why not.
+pub fn listen(
+    runtime: &tokio::runtime::Runtime,
+    address: SocketAddr,
+) -> Result<(TcpListener, SocketAddr), PoolError> {
+    let _entered = runtime.enter();
+    let listener = sockets::bind_tcp(address).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        let bound = listener.local_addr()?;
+        Ok((TcpListener::from_std(listener)?, bound))
+    });
+    listener.map_err(|error| PoolError::Listen { address, error })
+}
+
 /// A thread with a name.
 ///
 /// # Errors

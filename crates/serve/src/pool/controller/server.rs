@@ -14,7 +14,6 @@ use pool::words::PoolId;
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -49,10 +48,7 @@ impl ControllerServer {
             });
         };
         let (net_runtime, core_runtime) = (runtime()?, runtime()?);
-        let listen = section.listen;
-        let refused = |error| PoolError::Listen { address: listen, error };
-        let listener = net_runtime.block_on(TcpListener::bind(listen)).map_err(refused)?;
-        let bound = listener.local_addr().map_err(refused)?;
+        let (listener, bound) = doors::listen(&net_runtime, section.listen)?;
         let (told, answers) = mpsc::unbounded_channel();
         let link = PlaneLink::connect(&plane, move |id, answer| {
             // The planner has ended.

@@ -24,7 +24,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -65,11 +64,7 @@ impl PlaneServer {
         let mut core = Core { plane, log, clients: BTreeMap::new(), joined: Vec::new(), clock };
         core.begin(config.pool)?;
         let (net_runtime, core_runtime) = (runtime()?, runtime()?);
-        let listener = net_runtime
-            .block_on(TcpListener::bind(address))
-            .map_err(|error| PoolError::Listen { address, error })?;
-        let address =
-            listener.local_addr().map_err(|error| PoolError::Listen { address, error })?;
+        let (listener, address) = doors::listen(&net_runtime, address)?;
         let (pool, clients_max) = (config.pool, config.plane.clients_max);
         let doors = Doors { pool, identity, what: "the control plane", clients_max };
         let core = thread("plane", move || core_runtime.block_on(core.run(events)))?;

@@ -42,6 +42,8 @@ pub(super) struct End {
     high: u32,
     /// It was written whole.
     whole: bool,
+    /// The first page that was missing, where the search goes on behind it.
+    gap: Option<u32>,
     asked: Asked,
 }
 
@@ -67,6 +69,7 @@ impl RawUnits {
     pub(super) fn search_ends(&mut self, mount: &mut Mount) {
         mount.stage = Stage::Ends;
         mount.pages = vec![0; self.map.len()];
+        mount.gaps = vec![None; self.map.len()];
         for (at, &block) in self.map.iter().enumerate() {
             if block == NONE {
                 continue;
@@ -81,6 +84,7 @@ impl RawUnits {
                 low: 0,
                 high: pages_per_block,
                 whole: false,
+                gap: None,
                 asked: Asked::Last,
             };
             let mut page = pages_per_block - 1;
@@ -149,7 +153,8 @@ impl RawUnits {
             _ => self.next_page(mount, &mut end, (block, page), found),
         };
         let Some(next) = next else {
-            mount.pages[(end.raw * self.lanes.gang + end.member) as usize] = end.low;
+            let at = (end.raw * self.lanes.gang + end.member) as usize;
+            (mount.pages[at], mount.gaps[at]) = (end.low, end.gap.filter(|gap| *gap < end.low));
             return;
         };
         mount.report.bands_scanned += u32::from(page + 1 == self.geometry.pages_per_block);
@@ -215,6 +220,9 @@ impl RawUnits {
             return None;
         }
         if !durable {
+            if !written && end.asked == Asked::Next {
+                end.gap.get_or_insert(page);
+            }
             end.asked = Asked::Next;
             let next = if page + 1 == pages { end.low } else { page + 1 };
             return (next < pages - 1 && end.low < pages).then_some(next);

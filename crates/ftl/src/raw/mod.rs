@@ -97,6 +97,8 @@ pub(crate) struct RawBlock {
     pub pages: u32,
     /// Pages that writes were accepted for.
     pub pages_taken: u32,
+    /// The first page that was missing when it was recovered, where others lie behind it.
+    pub gap: Option<u32>,
     pub sequence: u64,
     /// Blocks of it are lost: what lay there cannot be read before the erase.
     pub lost: bool,

@@ -84,6 +84,8 @@ pub(crate) struct Mount {
     pub(super) ends: BTreeMap<BlockId, End>,
     /// By raw block and member: pages found written.
     pub(super) pages: Vec<u32>,
+    /// And the first that is missing before the last of these.
+    pub(super) gaps: Vec<Option<u32>>,
     pub(super) report: MountReport,
     error: Option<MountError>,
 }
@@ -150,6 +152,7 @@ impl RawUnits {
             outdated: BTreeSet::new(),
             ends: BTreeMap::new(),
             pages: Vec::new(),
+            gaps: Vec::new(),
             report: MountReport { bands_probed, ..MountReport::default() },
             error: None,
         }));
@@ -502,6 +505,8 @@ impl RawUnits {
         let found = &mount.pages[(raw * gang) as usize..((raw + 1) * gang) as usize];
         let ends = (0..).zip(found).map(|(member, &pages)| pages * gang + member);
         let found = ends.min().unwrap_or(0).min(self.lanes.pages);
+        let gaps = (0..).zip(&mount.gaps[(raw * gang) as usize..((raw + 1) * gang) as usize]);
+        let gap = gaps.filter_map(|(member, gap)| Some((*gap)? * gang + member)).min();
         let half_erased = told.is_none() && self.is_half_erased(mount, raw);
         // What counts only when whole counts no more when a part of it is erased.
         let found = if half_erased && whole { 0 } else { found };
@@ -531,7 +536,7 @@ impl RawUnits {
         mount.report.blocks_lost += u64::from(missing * slots);
         let entry = &mut self.raw[raw as usize];
         (entry.state, entry.pages, entry.pages_taken) = (state, pages, pages);
-        entry.lost = missing > 0;
+        (entry.gap, entry.lost) = (gap, missing > 0);
         for member in 0..gang {
             if let Some(block) = self.block_at(raw, member) {
                 self.set_use(block, Use::Raw);

@@ -72,6 +72,9 @@ pub struct RawBlockState {
     pub state: &'static str,
     /// Logical blocks that may be read, from its start.
     pub blocks_written: u32,
+    /// Those before a page that is missing, if a power cut or damage has left one out: behind it lies what may have been flushed, or
+    /// not.
+    pub blocks_before_gap: u32,
     /// The owner's bytes.
     pub tag: Option<u128>,
     /// Names the write; a later one has a larger number.
@@ -104,6 +107,8 @@ impl RawUnits {
         Some(RawBlockState {
             state: state_name(block.state),
             blocks_written: block.pages * self.geometry.slots_per_page,
+            blocks_before_gap: block.gap.map_or(block.pages, |gap| gap.min(block.pages))
+                * self.geometry.slots_per_page,
             tag: self.tags.get(&raw).copied(),
             sequence: block.sequence,
         })

@@ -726,6 +726,18 @@ fn two_copies_that_are_damaged_at_different_places_both_stay() {
     world.spoil(second, name, 2);
     let progress = scrub_for(&mut world, 100 * SECOND);
     assert!(progress.damaged > 0 && progress.mended_rounds == 0, "{progress:?}");
+    assert_eq!((progress.found.0.unsound, world.places), (0, 0), "no page is gone: {progress:?}");
+    assert_eq!(world.rotten.len(), 2);
+}
+
+/// Nobody has it: that is told, and of what is left nothing is given up.
+#[test]
+fn a_page_that_is_damaged_in_both_copies_is_told_as_one_that_nobody_has() {
+    let (mut world, name, [first, second]) = narrow();
+    world.spoil(first, name, 1);
+    world.spoil(second, name, 1);
+    world.spoil(second, name, 2);
+    let progress = scrub_for(&mut world, 100 * SECOND);
     assert_eq!((progress.found.0.unsound, world.places), (1, 0), "{progress:?}");
     assert_eq!(world.rotten.len(), 2);
 }

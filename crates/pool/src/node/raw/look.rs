@@ -71,8 +71,11 @@ impl<D: Data> RawStore<D> {
                     let lane = self.lane_of(raw);
                     self.free[lane].insert(raw);
                 }
-                Some(LOG_TAG) if block.blocks_written > 0 => logs.push((raw, block.blocks_written)),
-                Some(_) if block.blocks_written > 0 => self.unlooked.push_back(raw),
+                // What lies behind a page that is missing nobody was promised: a copy with a gap would count as whole.
+                Some(LOG_TAG) if block.blocks_before_gap > 0 => {
+                    logs.push((raw, block.blocks_before_gap));
+                }
+                Some(_) if block.blocks_before_gap > 0 => self.unlooked.push_back(raw),
                 _ => self.doomed.push(raw),
             }
         }
@@ -136,7 +139,7 @@ impl<D: Data> RawStore<D> {
         let look = Look {
             raw,
             band: BandName::of_tag(block.tag.expect("bands have tags")),
-            written: block.blocks_written,
+            written: block.blocks_before_gap,
             step: Step::Last,
             entries: Vec::new(),
             header: None,
@@ -149,7 +152,7 @@ impl<D: Data> RawStore<D> {
         self.looks_begun += 1;
         self.looks.insert(self.looks_begun, look);
         let what = What::Look { look: self.looks_begun };
-        self.read_bytes(what, raw, block.blocks_written - 1, 1);
+        self.read_bytes(what, raw, block.blocks_before_gap - 1, 1);
     }
 
     /// What a look asked for was read.

@@ -10,6 +10,7 @@ use pool::room::Rooms;
 use pool::volume::{BAND_BYTES, PAGE_SLOTS, Wanted, grown, plan};
 use pool::words::{DomainId, NodeId, VolumeId};
 use serde_json::{Value, json};
+use serve::pool::config::PlaneConfig;
 use serve::pool::controller::OWN_PROFILE;
 use serve::pool::plane::PlaneCalls;
 use serve::pool::records::Joining;
@@ -257,14 +258,9 @@ fn create(args: &Create) -> Result<End, Failure> {
     if let Some(why) = too_few_domains(domains, args.replicas).filter(|_| !args.go_on) {
         return Err(format!("volume {}: {why}", args.name));
     }
-    if !args.thin {
-        let rooms = room::rooms(&plane, &mut calls).map_err(failure)?;
-        if rooms.is_none() {
-            tell_unchecked(&args.name);
-        }
-        if let Some(why) = rooms.and_then(|rooms| too_little_room(&rooms, &wanted)) {
-            return Err(format!("volume {}: {why}", args.name));
-        }
+    let rooms = rooms_for(&args.name, args.thin, &plane, &mut calls)?;
+    if let Some(why) = rooms.and_then(|rooms| too_little_room(&rooms, &wanted)) {
+        return Err(format!("volume {}: {why}", args.name));
     }
     wanted.is_thin = args.thin;
     let made = records::create(&mut calls, &wanted).map_err(failure)?;
@@ -290,13 +286,7 @@ fn resize(args: &Resize) -> Result<End, Failure> {
     let refused = |why: String| format!("volume {}: {why}", args.name);
     let mut larger = grown(&found.record, size / BLOCK_BYTES as u64).map_err(refused)?;
     larger.is_thin |= args.thin;
-    let rooms = match larger.is_thin {
-        true => None,
-        false => room::rooms(&plane, &mut calls).map_err(failure)?,
-    };
-    if rooms.is_none() && !larger.is_thin {
-        tell_unchecked(&args.name);
-    }
+    let rooms = rooms_for(&args.name, larger.is_thin, &plane, &mut calls)?;
     let more = VolumeRecord { bands: larger.bands - found.record.bands, ..larger.clone() };
     if let Some(rooms) = rooms.filter(|rooms| !rooms.holds(&more)) {
         let unfit = too_small_raw_blocks(&rooms, &more).unwrap_or_default();
@@ -323,11 +313,26 @@ fn resize(args: &Resize) -> Result<End, Failure> {
     Ok(End::Good)
 }
 
-/// What nobody knows the room for is made, as a pool may be made before its nodes run.
-fn tell_unchecked(volume: &str) {
-    eprintln!(
-        "note: volume {volume}: whether its bands fit was not checked: the controller does not run, or does not know how much room          some node has that is in (`weir pool status` shows the room of each): start them, or give a node up that never comes          (`weir pool replace NODE --by none`)"
-    );
+/// What a volume has to fit in; nothing if it is thin, or nobody knows: then it is told, and the volume made, as a pool may be
+/// made before its nodes run.
+fn rooms_for(
+    volume: &str,
+    is_thin: bool,
+    plane: &PlaneConfig,
+    calls: &mut PlaneCalls,
+) -> Result<Option<Rooms>, Failure> {
+    if is_thin {
+        return Ok(None);
+    }
+    let rooms = room::rooms(plane, calls).map_err(failure)?;
+    if rooms.is_none() {
+        eprintln!(
+            "note: volume {volume}: whether its bands fit was not checked: the controller does not run, or does not know how \
+             much room some node has that is in (`weir pool status` shows the room of each): start them, or give a node up \
+             that never comes (`weir pool replace NODE --by none`)"
+        );
+    }
+    Ok(rooms)
 }
 
 /// What nodes have, and volumes may take of it.

@@ -502,10 +502,11 @@ impl RawUnits {
         let missing = told.map_or(0, |pages| self.pages_missing(raw, pages));
         let whole = self.raw[raw as usize].pages_taken == 1;
         let gang = self.lanes.gang;
-        let found = &mount.pages[(raw * gang) as usize..((raw + 1) * gang) as usize];
-        let ends = (0..).zip(found).map(|(member, &pages)| pages * gang + member);
+        let members = (raw * gang) as usize..((raw + 1) * gang) as usize;
+        let ends =
+            (0..).zip(&mount.pages[members.clone()]).map(|(member, &pages)| pages * gang + member);
         let found = ends.min().unwrap_or(0).min(self.lanes.pages);
-        let gaps = (0..).zip(&mount.gaps[(raw * gang) as usize..((raw + 1) * gang) as usize]);
+        let gaps = (0..).zip(&mount.gaps[members]);
         let gap = gaps.filter_map(|(member, gap)| Some((*gap)? * gang + member)).min();
         let half_erased = told.is_none() && self.is_half_erased(mount, raw);
         // What counts only when whole counts no more when a part of it is erased.

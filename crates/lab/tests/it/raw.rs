@@ -351,25 +351,33 @@ fn records_of(medium: &SimMedium) -> BTreeMap<BlockId, Vec<u64>> {
     records
 }
 
+/// New raw units of one lane to `gang` units.
+fn formatted(options: &RawCrashOptions, gang: u32) -> Sim<RawUnits> {
+    let medium = options.device.build(Faults::default()).expect("a sound shape");
+    let format = RawFormat { gang, spare: 0.5, uuid: 1, label: Vec::new() };
+    let sim = Sim::format_raw(medium, format, options.settings.clone(), Instant(0));
+    let mut sim = sim.expect("fits");
+    sim.run_until_ready().expect("formats");
+    sim
+}
+
+/// How the request ended that is under way.
+fn done(sim: &mut Sim<RawUnits>) -> Result<(), RequestError> {
+    sim.run_until_answered().expect("is answered");
+    let finished = sim.take_finished().expect("it was answered");
+    let result = finished.result;
+    sim.release(finished);
+    result
+}
+
 /// A block of lane records whose first page cannot be read has more of them behind it.
 #[test]
 fn lane_records_behind_a_damaged_first_page_count() {
     let mut options = RawCrashOptions::of_seed(0, Manner::Nand(Pairing::None));
     options.settings.erase = EraseTime::Background;
     options.settings.write = WriteUnit::Block;
-    let medium = options.device.build(Faults::default()).expect("a sound shape");
-    let format = RawFormat { gang: 2, spare: 0.5, uuid: 1, label: Vec::new() };
-    let mut sim =
-        Sim::format_raw(medium, format, options.settings.clone(), Instant(0)).expect("fits");
-    sim.run_until_ready().expect("formats");
+    let mut sim = formatted(&options, 2);
     let blocks = sim.ftl().lanes().lane_slots() / sim.ftl().lanes().raw_blocks;
-    let done = |sim: &mut Sim<RawUnits>| {
-        sim.run_until_answered().expect("is answered");
-        let finished = sim.take_finished().expect("it was answered");
-        let result = finished.result;
-        sim.release(finished);
-        result
-    };
     let stamps: Vec<u64> = (1..=u64::from(blocks)).collect();
     // Until the newest records of both sides lie behind first pages.
     let (first, second, later) = loop {
@@ -531,32 +539,24 @@ fn what_lies_behind_a_damaged_page_is_read_after_a_crash() {
     for manner in [Manner::File, Manner::Folder, Manner::Nand(Pairing::None)] {
         let mut options = RawCrashOptions::of_seed(0, manner);
         options.settings.write = WriteUnit::Page;
-        let medium = options.device.build(Faults::default()).expect("a sound shape");
-        let format = RawFormat { gang: 1, spare: 0.5, uuid: 1, label: Vec::new() };
-        let mut sim =
-            Sim::format_raw(medium, format, options.settings.clone(), Instant(0)).expect("fits");
-        sim.run_until_ready().expect("formats");
+        let mut sim = formatted(&options, 1);
         let slots = sim.medium().geometry().slots_per_page;
         let pages = sim.medium().geometry().pages_per_block - 2;
         let stamps = |page: u32| -> Vec<u64> {
             (0..slots).map(|slot| u64::from(page * slots + slot) + 1).collect()
-        };
-        let done = |sim: &mut Sim<RawUnits>| {
-            sim.run_until_answered().expect("is answered");
-            let finished = sim.take_finished().expect("it was answered");
-            let result = finished.result;
-            sim.release(finished);
-            result
         };
         for page in 0..pages {
             sim.write(0, page * slots, &stamps(page), (true, false), Hint::default());
             done(&mut sim).expect("is written");
         }
         let (now, mut medium) = (sim.now(), sim.into_medium());
-        let all = (0..medium.geometry().slots() as u32).map(SlotId);
-        let is = |slot: &SlotId, stamp: u64| matches!(medium.peek(*slot), Some((_, Content::Stamp(of))) if of == stamp);
-        let damaged = all.clone().find(|slot| is(slot, stamps(1)[0])).expect("it was written");
-        medium.rot(damaged);
+        let mut all = (0..medium.geometry().slots() as u32).map(SlotId);
+        let stamp = |slot| match medium.peek(slot) {
+            Some((_, Content::Stamp(stamp))) => Some(stamp),
+            _ => None,
+        };
+        let damaged = all.find(|slot| stamp(*slot) == Some(stamps(1)[0]));
+        medium.rot(damaged.expect("it was written"));
         let mut sim = Sim::mount_raw(medium, 2, options.settings, now).expect("sound settings");
         sim.run_until_ready().expect("mounts");
         for page in 0..pages {

@@ -296,11 +296,9 @@ impl Scrub {
         if sound.iter().any(|(_, sums)| *sums != sound[0].1) {
             found.push(Found::Unlike(name, sound.iter().map(|(node, _)| *node).collect()));
         }
-        for node in std::mem::take(&mut page.busy) {
-            if !page.damaged.contains(&node) {
-                self.round.unread += u64::from(self.seen.unread.insert(node));
-            }
-        }
+        let missed: Vec<NodeId> = page.busy.difference(&page.damaged).copied().collect();
+        page.busy.clear();
+        missed.into_iter().for_each(|node| self.miss(node));
         found
     }
 

@@ -224,10 +224,6 @@ fn what_is_wrong_with_a_request_is_told_with_the_mend() {
         ("GET", "/kv/none", b"", 404, "no such value"),
         ("GET", "/kv?limit=0", b"", 400, "1 to 10000"),
         ("GET", "/kv?start=a", b"", 400, "prefix, from, to"),
-        ("GET", "/kv?slice=9", b"", 400, "this store has the slices 0 to "),
-        ("GET", "/kv?slice=-1", b"", 400, "slice: must be a number from 0 on"),
-        ("POST", "/compact?slice=4294967295", b"", 400, "this store has the slices 0 to "),
-        ("POST", "/compact?slices=1", b"", 400, "what is known here is slice"),
         ("POST", "/kv?do=write", b"123", 400, "two lengths"),
         ("POST", "/kv?do=delete", b"", 400, "get or write"),
         ("POST", "/kv?do=get", &[0; 8], 400, "0 bytes"),
@@ -279,6 +275,22 @@ fn what_is_wrong_with_a_request_is_told_with_the_mend() {
             status == 400 && told.contains("nothing is asked"),
             "{method} {path}: {status} {told}"
         );
+    }
+    assert_eq!(served.model.keys(), 1, "only what the store says of itself");
+}
+
+#[test]
+fn a_slice_is_a_number_that_the_store_has() {
+    let served = Served::start("slices");
+    for (method, path, told) in [
+        ("GET", "/kv?slice=9", "this store has the slices 0 to "),
+        ("GET", "/kv?slice=-1", "slice: must be a number from 0 on"),
+        ("POST", "/compact?slice=4294967295", "this store has the slices 0 to "),
+        ("POST", "/compact?slice=-1", "slice: must be a number from 0 on"),
+        ("POST", "/compact?slices=1", "what is known here is slice"),
+    ] {
+        let answer = served.answer(method, path, b"");
+        assert!(answer.0 == 400 && answer.1.contains(told), "{method} {path}: {answer:?}");
     }
     assert_eq!(served.model.keys(), 1, "only what the store says of itself");
 }

@@ -71,7 +71,7 @@ impl<D: Data> RawStore<D> {
                     let lane = self.lane_of(raw);
                     self.free[lane].insert(raw);
                 }
-                // What lies behind a page that is missing nobody was promised: a copy with a gap would count as whole.
+                // What lies behind a gap may have been flushed, but a copy that has one would count as whole.
                 Some(LOG_TAG) if block.blocks_before_gap > 0 => {
                     logs.push((raw, block.blocks_before_gap));
                 }

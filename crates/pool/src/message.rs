@@ -104,8 +104,9 @@ pub enum Ask<D> {
         band: BandName,
         /// Of who asks.
         generation: Generation,
-        /// Who has it.
-        from: NodeId,
+        /// Who has it: the first has all of it, if anybody has; the others are asked for what those before them cannot
+        /// read.
+        from: Members,
         /// What the header of this copy says: its members are those after the copy.
         header: BandHeader,
         /// Pages of the sealed band.
@@ -135,6 +136,9 @@ pub struct BandEntry {
     pub pages: u32,
     /// It never changes any more.
     pub sealed: bool,
+    /// Those of them, from the first on, that are sound as far as the node knows. Behind the first one that is not others
+    /// are: the medium is damaged, or a power cut has left out what was not flushed, and nothing tells which.
+    pub sound: u32,
 }
 
 /// The answer to an [`Ask`], always with [`Signals`].

@@ -69,7 +69,7 @@ pub struct Directory {
     entries: Vec<Entry>,
     /// Lives that nodes which are away may have, until they are listed again.
     missed: BTreeMap<NodeId, BTreeSet<BandName>>,
-    /// Copies that are damaged in part.
+    /// Copies that are damaged in part, or too short.
     damaged: BTreeSet<(BandName, NodeId)>,
 }
 
@@ -104,6 +104,9 @@ impl Directory {
             if let Some(entry) = directory.entries.get_mut(name.band as usize) {
                 *entry = Entry::Held(held);
             }
+        }
+        for &(node, name) in &opened.bad {
+            directory.has_some(name, node);
         }
         directory
     }
@@ -221,6 +224,11 @@ impl Directory {
     /// A node's copy of this life, which takes no more, is damaged: it is a member no more, if it is not the last one.
     pub fn distrust(&mut self, name: BandName, node: NodeId) {
         self.remove(name, node);
+        self.has_some(name, node);
+    }
+
+    /// A node that is no member of this life has some of it.
+    fn has_some(&mut self, name: BandName, node: NodeId) {
         if self.life(name).is_some_and(|held| !held.nodes.contains(&node)) {
             self.damaged.insert((name, node));
         }
@@ -292,6 +300,21 @@ mod tests {
         assert!(matches!(directory.entry(BlockId(3)), Entry::Unbound));
         let directory = Directory::of(4, &Opened { complete: false, ..opened });
         assert!(matches!(directory.entry(BlockId(3)), Entry::Unsure));
+    }
+
+    #[test]
+    fn copies_that_are_none_may_have_what_a_member_lacks() {
+        let bad = vec![(NodeId(3), name(0, 5)), (NodeId(1), name(0, 5)), (NodeId(4), name(0, 4))];
+        let opened =
+            Opened { bands: vec![found(0, &[1])], bad, complete: true, ..Opened::default() };
+        let mut directory = Directory::of(1, &opened);
+        let doubtful = |directory: &Directory| directory.doubtful(name(0, 5)).collect::<Vec<_>>();
+        assert_eq!(doubtful(&directory), [NodeId(3)], "no member, and of this life");
+        assert!(directory.add(name(0, 5), NodeId(2)));
+        directory.distrust(name(0, 5), NodeId(1));
+        assert_eq!(doubtful(&directory), [NodeId(1), NodeId(3)]);
+        directory.erase(BlockId(0));
+        assert_eq!(doubtful(&directory), []);
     }
 
     #[test]

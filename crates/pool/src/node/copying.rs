@@ -1,6 +1,7 @@
-//! Fetching a sealed band from another node: repair, drain and rebalance are made of it. The node is a client of
-//! the one that has the band: it reads page after page, checks every slot, appends what is sound, and seals the copy
-//! when it is whole.
+//! Fetching a sealed band from other nodes: repair, drain and rebalance are made of it. The node is a client of
+//! those that have the band: it reads page after page, checks every slot, appends what is sound, and seals the copy
+//! when it is whole. What one of them cannot read the next one is asked for: copies that are damaged at different places
+//! are together one that is sound, as a slot of a life has one content only.
 //!
 //! Invariants:
 //! - Nobody sees the band before it is sealed; a crash before that leaves nothing of it, and so does a copy that
@@ -12,15 +13,15 @@
 use super::store::{Command, Data, Opening, Sensed, StoreError, slots_are_sound};
 use super::{Band, BandState, Node, Output, Task, refusal_of};
 use crate::message::{Answer, Ask, AskId, BandHeader, Refusal, Slot};
-use crate::words::{BandName, Generation, NodeId, VolumeId};
+use crate::words::{BandName, Generation, Members, NodeId, VolumeId};
 use flash::{BLOCK_BYTES, Instant, MILLISECOND, SECOND};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Pages of a copy that are asked for and not yet at the store.
 pub const READS_MAX: usize = 2;
-/// How often a page is asked for before the copy fails.
+/// How often a node is asked for a page before the copy fails.
 pub const ATTEMPTS_MAX: u32 = 4;
-/// How long the other node may take for a page.
+/// How long another node may take for a page.
 pub const PATIENCE_NS: u64 = SECOND;
 /// A copy that got no sound page for so long fails.
 pub const STALL_NS: u64 = 30 * SECOND;
@@ -39,7 +40,7 @@ struct Wanted {
 pub(super) struct Copying<D> {
     band: BandName,
     generation: Generation,
-    from: NodeId,
+    from: Members,
     header: BandHeader,
     pages: u32,
     bytes_per_s_max: u64,
@@ -49,10 +50,12 @@ pub(super) struct Copying<D> {
     pace_at: Instant,
     /// It fails if no page has come by then.
     stalls_at: Instant,
-    /// On their way, and until when.
-    asked: BTreeMap<AskId, (Wanted, Instant)>,
+    /// On their way: from whom, and until when.
+    asked: BTreeMap<AskId, (Wanted, NodeId, Instant)>,
     /// To be asked for again, from that instant on.
     again: VecDeque<(Wanted, Instant)>,
+    /// Pages of which some slots were fetched, with those.
+    pieces: BTreeMap<u32, Vec<Option<Slot<D>>>>,
     /// Fetched and not yet appended, by page.
     fetched: BTreeMap<u32, Vec<Slot<D>>>,
     /// Pages begun at the store, and those that have ended.
@@ -82,7 +85,7 @@ impl<D> Copying<D> {
         if self.end != Ending::Going {
             return None;
         }
-        let patience = self.asked.values().map(|(_, until)| *until);
+        let patience = self.asked.values().map(|(.., until)| *until);
         let room = self.asked.len() + self.fetched.len() < READS_MAX;
         let first = room && self.again.is_empty() && self.next < self.pages;
         let next = first.then_some(self.pace_at);
@@ -91,7 +94,7 @@ impl<D> Copying<D> {
         patience.chain(next).chain(again).chain(stalls).min()
     }
 
-    /// Something is still to come from the other node.
+    /// Something is still to come from other nodes.
     fn fetches(&self) -> bool {
         !self.asked.is_empty() || !self.again.is_empty() || self.next < self.pages
     }
@@ -120,13 +123,41 @@ impl<D> Copying<D> {
         Some(Wanted { page: self.next - 1, attempts: 0 })
     }
 
-    /// Asks once more for a page, or fails for `why`.
+    /// Asks once more for a page, the next one that may have it, or fails for `why`.
     fn retry(&mut self, now: Instant, wanted: Wanted, why: Refusal) {
-        if wanted.attempts >= ATTEMPTS_MAX {
+        if wanted.attempts >= ATTEMPTS_MAX * self.from.nodes().len() as u32 {
             self.end = Ending::Failing(why);
         } else {
             self.again.push_back((wanted, now + AGAIN_NS));
         }
+    }
+
+    /// Whom to ask for a page, which was asked for so often.
+    fn source(&self, attempts: u32) -> NodeId {
+        let nodes = self.from.nodes();
+        nodes[attempts as usize % nodes.len()]
+    }
+
+    /// A node has sent what it can read of a page.
+    fn take(&mut self, now: Instant, wanted: Wanted, slots: Vec<Option<Slot<D>>>)
+    where
+        D: Data,
+    {
+        let count = self.header.shape.slots_per_page as usize;
+        if slots.len() != count {
+            return self.retry(now, wanted, Refusal::Invalid);
+        }
+        let sound = |slot: &Slot<D>| slots_are_sound(std::slice::from_ref(slot));
+        let slots = slots.into_iter().map(|slot| slot.filter(sound));
+        let before = self.pieces.remove(&wanted.page).unwrap_or_else(|| vec![None; count]);
+        let page: Vec<Option<Slot<D>>> =
+            before.into_iter().zip(slots).map(|(before, slot)| before.or(slot)).collect();
+        if page.iter().any(Option::is_none) {
+            self.pieces.insert(wanted.page, page);
+            return self.retry(now, wanted, Refusal::Invalid);
+        }
+        self.stalls_at = now + STALL_NS;
+        self.fetched.insert(wanted.page, page.into_iter().flatten().collect());
     }
 }
 
@@ -137,7 +168,8 @@ impl<D: Data> Node<D> {
             unreachable!("only copies come here");
         };
         let sound = self.is_sound(&header) && (1..=header.shape.pages).contains(&pages);
-        if !sound || from == self.node || bytes_per_s_max == 0 {
+        let others = !from.nodes().is_empty() && !from.has(self.node);
+        if !sound || !others || bytes_per_s_max == 0 {
             return self.refuse(index, Refusal::Invalid);
         }
         match self.bands.get(&band) {
@@ -163,8 +195,7 @@ impl<D: Data> Node<D> {
             return self.refuse(index, Refusal::Full);
         }
         let state = BandState::Copying;
-        let waiting = VecDeque::new();
-        self.bands.insert(band, Band { header, pages: 0, state, appending: 0, waiting });
+        self.bands.insert(band, Band::new(header, state));
         let copying = Copying {
             band,
             generation,
@@ -177,6 +208,7 @@ impl<D: Data> Node<D> {
             stalls_at: self.now + STALL_NS,
             asked: BTreeMap::new(),
             again: VecDeque::new(),
+            pieces: BTreeMap::new(),
             fetched: BTreeMap::new(),
             begun: 0,
             done: 0,
@@ -197,8 +229,8 @@ impl<D: Data> Node<D> {
     fn pump_copy(&mut self, index: u32) {
         let now = self.now;
         let copying = self.copies.get_mut(&index).expect("it is under way");
-        let late = copying.asked.extract_if(.., |_, (_, until)| *until <= now);
-        let late: Vec<Wanted> = late.map(|(_, (wanted, _))| wanted).collect();
+        let late = copying.asked.extract_if(.., |_, (.., until)| *until <= now);
+        let late: Vec<Wanted> = late.map(|(_, (wanted, ..))| wanted).collect();
         if copying.end == Ending::Going {
             for wanted in late {
                 copying.retry(now, wanted, Refusal::Busy);
@@ -227,12 +259,13 @@ impl<D: Data> Node<D> {
         let ns = u128::from(copying.page_bytes()) * u128::from(SECOND)
             / u128::from(copying.bytes_per_s_max);
         copying.pace_at = self.now + u64::try_from(ns).unwrap_or(u64::MAX);
+        let to = copying.source(wanted.attempts);
         let wanted = Wanted { attempts: wanted.attempts + 1, ..wanted };
-        copying.asked.insert(id, (wanted, self.now + PATIENCE_NS));
+        copying.asked.insert(id, (wanted, to, self.now + PATIENCE_NS));
         let (band, generation) = (copying.band, copying.generation);
         let slot = wanted.page * count;
         let ask = Ask::Read { band, generation, slot, count, urgent: false };
-        self.outputs.push_back(Output::Ask { to: copying.from, id, ask });
+        self.outputs.push_back(Output::Ask { to, id, ask });
     }
 
     fn put_copied(&mut self, index: u32, slots: Vec<Slot<D>>) {
@@ -249,28 +282,18 @@ impl<D: Data> Node<D> {
     pub(super) fn copy_answered(&mut self, from: NodeId, id: AskId, answer: Answer<D>) {
         let now = self.now;
         let mut copies = self.copies.values_mut();
-        let Some(copying) = copies.find(|it| it.from == from && it.asked.contains_key(&id)) else {
-            return;
-        };
-        let (wanted, _) = copying.asked.remove(&id).expect("found by it");
+        let is_of = |it: &&mut Copying<D>| it.asked.get(&id).is_some_and(|(_, of, _)| *of == from);
+        let Some(copying) = copies.find(is_of) else { return };
+        let (wanted, ..) = copying.asked.remove(&id).expect("found by it");
         if copying.end != Ending::Going {
             return;
         }
         match answer {
-            Answer::Slots(slots) => {
-                let count = copying.header.shape.slots_per_page as usize;
-                let sound: Option<Vec<Slot<D>>> = slots.into_iter().collect();
-                match sound.filter(|slots| slots.len() == count && slots_are_sound(slots)) {
-                    Some(slots) => {
-                        copying.stalls_at = now + STALL_NS;
-                        copying.fetched.insert(wanted.page, slots);
-                    }
-                    None => copying.retry(now, wanted, Refusal::Invalid),
-                }
-            }
+            Answer::Slots(slots) => copying.take(now, wanted, slots),
             Answer::Refused(Refusal::Busy) => copying.retry(now, wanted, Refusal::Busy),
             Answer::Refused(stale @ Refusal::Stale { .. }) => copying.end = Ending::Failing(stale),
-            // It has no such band, or not so many pages of it, or cannot read.
+            // It has no such band, or not so many pages of it, or cannot read: another one may.
+            _ if copying.from.nodes().len() > 1 => copying.retry(now, wanted, Refusal::NoBand),
             _ => copying.end = Ending::Failing(Refusal::NoBand),
         }
     }

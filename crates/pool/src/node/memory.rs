@@ -141,6 +141,7 @@ impl<D: Data> MemoryStore<D> {
                 header: band.header,
                 pages: band.pages.len() as u32,
                 sealed: band.sealed,
+                sound: band.pages.len() as u32,
             },
             failed: band.failed,
         });

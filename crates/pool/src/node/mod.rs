@@ -27,7 +27,7 @@ pub mod store;
 mod tests;
 
 use crate::control::deletions::Deleted;
-use crate::message::{Answer, Ask, AskId, BandHeader, NodeFacts, Refusal, Signals};
+use crate::message::{Answer, Ask, AskId, BandEntry, BandHeader, NodeFacts, Refusal, Signals};
 use crate::words::{BandName, Generation, NodeId, VolumeId};
 pub use crate::words::{Fenced, Mode};
 use congestion::{Expectation, Monitor};
@@ -195,12 +195,17 @@ struct Band {
     header: BandHeader,
     /// Pages that are there.
     pages: u32,
+    /// The first of them that the store has found damaged, or any number behind the last.
+    sound: u32,
     state: BandState,
     /// Appends at the store.
     appending: u32,
     /// Asks that wait for what is at the store.
     waiting: VecDeque<u32>,
 }
+
+/// No page of a band was found damaged.
+const ALL_SOUND: u32 = u32::MAX;
 
 /// Whose a command of the store is.
 #[derive(Clone, Debug)]
@@ -266,9 +271,9 @@ impl<D: Data> Node<D> {
                 band if band.failed => BandState::Failed,
                 band => BandState::Open { taken: band.entry.pages },
             };
-            let (header, pages) = (band.entry.header, band.entry.pages);
-            let entry = Band { header, pages, state, appending: 0, waiting: VecDeque::new() };
-            bands.insert(band.entry.band, entry);
+            let BandEntry { band, header, pages, sound, .. } = band.entry;
+            let sound = if sound < pages { sound } else { ALL_SOUND };
+            bands.insert(band, Band { pages, sound, ..Band::new(header, state) });
         }
         let fences = found.fences.into_iter();
         Self {

@@ -3,7 +3,7 @@
 
 use super::store::{Command, Data, Done, End, Opening, Sensed, StoreError};
 use super::store::{is_sound, page_sum, slots_are_sound};
-use super::{Band, BandState, Mode, Node, Pending, Task, refusal_of};
+use super::{ALL_SOUND, Band, BandState, Mode, Node, Pending, Task, refusal_of};
 use crate::message::{Answer, Ask, BandEntry, BandHeader, Refusal, Slot};
 use crate::words::{BandName, Generation, VolumeId};
 use std::collections::VecDeque;
@@ -141,8 +141,7 @@ impl<D: Data> Node<D> {
             return self.refuse(index, Refusal::Full);
         }
         let state = BandState::Open { taken: 0 };
-        let band = Band { header, pages: 0, state, appending: 0, waiting: VecDeque::new() };
-        self.bands.insert(name, band);
+        self.bands.insert(name, Band::new(header, state));
         let opening = Opening { header, hidden: false };
         self.put(index, (name, generation, 0), Some(opening), slots);
     }
@@ -231,6 +230,7 @@ impl<D: Data> Node<D> {
                 header: band.header,
                 pages: band.pages,
                 sealed: band.state == BandState::Sealed,
+                sound: band.sound.min(band.pages),
             });
         let bands: Vec<BandEntry> =
             visible.by_ref().take(self.settings.list_max as usize).collect();
@@ -350,6 +350,12 @@ impl<D: Data> Node<D> {
 }
 
 impl Band {
+    /// Without a page yet.
+    pub(super) fn new(header: BandHeader, state: BandState) -> Self {
+        let waiting = VecDeque::new();
+        Self { header, pages: 0, sound: ALL_SOUND, state, appending: 0, waiting }
+    }
+
     /// Whether anybody may know of it.
     pub(super) fn is_visible(&self) -> bool {
         match self.state {

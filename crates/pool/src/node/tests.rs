@@ -153,7 +153,8 @@ fn list(generation: u64, after: Option<BandName>) -> Ask<Stamp> {
 
 fn copy(number: u32, pages: u32, bytes_per_s_max: u64) -> Ask<Stamp> {
     let (band, generation) = (band(number), Generation(1));
-    Ask::Copy { band, generation, from: THERE, header: header(), pages, bytes_per_s_max }
+    let from = Members::new(&[THERE]).unwrap();
+    Ask::Copy { band, generation, from, header: header(), pages, bytes_per_s_max }
 }
 
 pub(super) fn refused(refusal: Refusal) -> Answer<Stamp> {
@@ -222,7 +223,7 @@ fn a_seal_forgets_the_rest_and_survives_a_power_cut() {
     assert_eq!(rig.ask(seal(1, 2, 1)), Answer::Done, "it waits for what is on its way");
     assert_eq!(rig.wait(last), Answer::Done);
     rig.cut();
-    let entry = BandEntry { band: band(1), header: header(), pages: 2, sealed: true };
+    let entry = BandEntry { band: band(1), header: header(), pages: 2, sealed: true, sound: 2 };
     assert_eq!(bands_of(rig.ask(list(1, None))), [entry]);
     assert_eq!(rig.ask(read(1, 4, 1, 1)), refused(Refusal::Invalid));
     assert_eq!(rig.ask(seal(1, 2, 1)), Answer::Done);
@@ -454,6 +455,59 @@ fn a_copy_that_cannot_be_whole_leaves_nothing() {
     for wrong in [copy(1, 5, 1), copy(1, 0, 1), copy(1, 4, 0)] {
         assert_eq!(here.ask(wrong), refused(Refusal::Invalid));
     }
+}
+
+/// Two copies that are damaged at different places are one that is sound.
+#[test]
+fn what_one_node_cannot_read_of_a_band_the_next_one_is_asked_for() {
+    let sources = [THERE, NodeId(8)];
+    let copied = |lost_by_both: bool| {
+        let (mut here, mut there) = (Rig::plain(), source(4));
+        let Ask::Copy { band, generation, header, pages, .. } = copy(1, 4, u64::MAX) else {
+            unreachable!("it is one")
+        };
+        let from = Members::new(&sources).unwrap();
+        let bytes_per_s_max = u64::MAX;
+        let ask = Ask::Copy { band, generation, from, header, pages, bytes_per_s_max };
+        let (id, mut asked) = (here.send(0, ask), Vec::new());
+        loop {
+            if let Some(answer) = here.answer_of(id) {
+                return (here, answer, asked);
+            }
+            if here.asked.is_empty() {
+                here.step();
+                continue;
+            }
+            let (to, id, ask) = here.asked.remove(0);
+            let Ask::Read { slot, .. } = ask else { panic!("{ask:?}") };
+            let mut answer = there.ask(ask);
+            if let Answer::Slots(slots) = &mut answer {
+                // Each slot of page 1 at another node, and page 2 at the second one only.
+                match (slot / 2, to == THERE) {
+                    (1, first) => slots[usize::from(first)] = None,
+                    (2, true) => answer = refused(Refusal::NoBand),
+                    (3, _) if lost_by_both => slots[0] = None,
+                    _ => {}
+                }
+            }
+            asked.push((to, slot / 2));
+            here.give(Input::Answer { from: to, id, answer });
+        }
+    };
+    let (mut here, answer, asked) = copied(false);
+    assert_eq!(answer, Answer::Done);
+    for page in 0..4 {
+        let wanted = slots(u64::from(100 + page)).into_iter().map(Some).collect();
+        assert_eq!(here.ask(read(1, page * 2, 2, 1)), Answer::Slots(wanted));
+    }
+    let of_next: Vec<u32> =
+        asked.iter().filter(|(to, _)| *to != THERE).map(|(_, page)| *page).collect();
+    assert_eq!(of_next, [1, 2], "only what the first one lacks");
+    let (here, answer, asked) = copied(true);
+    assert_eq!(answer, refused(Refusal::Invalid));
+    let last = asked.iter().filter(|(_, page)| *page == 3).count() as u32;
+    assert_eq!(last, 2 * ATTEMPTS_MAX);
+    assert_eq!(here.node.facts().bands_used, 0);
 }
 
 #[test]

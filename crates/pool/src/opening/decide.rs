@@ -13,7 +13,7 @@ pub type Seen = (NodeId, Option<BandEntry>);
 /// whose word counts, so pages may still be appended and acknowledged: wait.
 ///
 /// A sealed copy counts wherever it lies, as repair may have moved it: its last owner ended the band there, beyond
-/// all that was acknowledged, and every copy is of that. A member that has nothing any more, since repair emptied
+/// all that was acknowledged, and every copy is of that, a damaged one too. A member that has nothing any more, since repair emptied
 /// it, would else make the band one of no pages. Who made the copy saw to it that the members that it left have
 /// theirs in as many domains as there are replicas, so whoever has listed all but fewer domains sees one.
 pub fn pages(record: &BandRecord, seen: &[Seen], mutant: Option<Mutant>) -> Option<u32> {
@@ -54,6 +54,8 @@ pub enum Worth {
     Whole,
     /// It has all pages; it is to be sealed there.
     Seal,
+    /// It goes as far, and some pages in it are damaged. It is no copy, but it has what others may lack.
+    Part,
     /// The band has no pages.
     Free,
     /// It has too few pages, or is sealed with more. It is no copy, and goes when there are enough of them.
@@ -64,9 +66,11 @@ pub enum Worth {
 pub fn worth(pages: u32, entry: &BandEntry) -> Worth {
     match (pages, entry.sealed) {
         (0, _) => Worth::Free,
-        (_, true) if entry.pages == pages => Worth::Whole,
-        (_, false) if entry.pages >= pages => Worth::Seal,
-        _ => Worth::Bad,
+        (_, true) if entry.pages != pages => Worth::Bad,
+        (_, false) if entry.pages < pages => Worth::Bad,
+        _ if entry.sound < pages => Worth::Part,
+        (_, true) => Worth::Whole,
+        (_, false) => Worth::Seal,
     }
 }
 
@@ -76,12 +80,12 @@ mod tests {
     use crate::words::Members;
 
     fn seen(node: u32, pages: u32, sealed: bool) -> Seen {
-        (NodeId(node), Some(BandEntry { pages, sealed, ..entry() }))
+        (NodeId(node), Some(BandEntry { pages, sealed, sound: pages, ..entry() }))
     }
 
     fn entry() -> BandEntry {
         let (band, header) = Default::default();
-        BandEntry { band, header, pages: 0, sealed: false }
+        BandEntry { band, header, pages: 0, sealed: false, sound: 0 }
     }
 
     fn record(lacks: u8, sealed: Option<u32>) -> BandRecord {
@@ -131,11 +135,16 @@ mod tests {
 
     #[test]
     fn a_copy_is_whole_can_be_made_so_or_is_none() {
-        let copy = |pages, sealed| BandEntry { pages, sealed, ..entry() };
+        let copy = |pages, sealed| BandEntry { pages, sealed, sound: pages, ..entry() };
         assert_eq!(worth(4, &copy(4, true)), Worth::Whole);
         assert_eq!(worth(4, &copy(6, false)), Worth::Seal);
         assert_eq!(worth(4, &copy(3, false)), Worth::Bad);
         assert_eq!(worth(4, &copy(6, true)), Worth::Bad);
         assert_eq!(worth(0, &copy(6, true)), Worth::Free);
+        let damaged = |pages, sealed, sound| BandEntry { sound, ..copy(pages, sealed) };
+        assert_eq!(worth(4, &damaged(4, true, 3)), Worth::Part);
+        assert_eq!(worth(4, &damaged(6, false, 3)), Worth::Part);
+        assert_eq!(worth(4, &damaged(6, false, 4)), Worth::Seal, "the damage is behind the end");
+        assert_eq!(worth(4, &damaged(3, false, 2)), Worth::Bad);
     }
 }

@@ -6,6 +6,7 @@ use crate::control::values::{NodeRecord, VolumeRecord};
 use crate::message::BandEntry;
 use crate::words::{BandName, NodeId};
 use flash::Instant;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// A volume that was opened.
@@ -19,7 +20,7 @@ pub struct Opened {
     pub lease_until: Instant,
     /// All bands that have pages, by number. All are sealed.
     pub bands: Vec<OpenedBand>,
-    /// Bands that are there, but of which nobody who can be asked has all: their reads are refused.
+    /// Bands that are there, but of which nobody who can be asked has as much as there is: their reads are refused.
     pub refused: Vec<BandName>,
     /// What is in neither list is empty. Else it is not known, and not to be taken for empty.
     pub complete: bool,
@@ -31,7 +32,7 @@ pub struct Opened {
     pub rid: Vec<(NodeId, BandName)>,
     /// Older lives: to be freed.
     pub garbage: Vec<(NodeId, BandName)>,
-    /// Copies that are none: to be freed when the band has as many as it should.
+    /// Copies that are none: to be freed when the band has as many as it should. Until then they may have what others lack.
     pub bad: Vec<(NodeId, BandName)>,
     /// Copies that are not sealed and of which nothing is on record: never shown, and left alone until a later
     /// life of the band makes them garbage.
@@ -45,7 +46,8 @@ pub struct OpenedBand {
     pub name: BandName,
     /// Its pages.
     pub pages: u32,
-    /// The nodes that have all of them, sealed.
+    /// The nodes that have all of them, sealed. If nobody has, the one whose copy is damaged least, which is among those
+    /// that are none as well.
     pub holders: Vec<NodeId>,
 }
 
@@ -116,7 +118,7 @@ impl Open {
         copies: &[(NodeId, BandEntry)],
         mutant: Option<Mutant>,
     ) {
-        let mut holders = Vec::new();
+        let (mut holders, mut parts) = (Vec::new(), Vec::new());
         for &(node, entry) in copies {
             let worth = pages.map(|pages| decide::worth(pages, &entry));
             let taken = Mutant::PrefixNotCompleted.is(mutant);
@@ -129,9 +131,14 @@ impl Open {
                 Some(Worth::Bad) if taken => holders.push(node),
                 // A free that was refused, and a seal likewise.
                 Some(Worth::Free) => opened.garbage.push((node, name)),
+                Some(Worth::Part) => {
+                    parts.push((Reverse(entry.sound), node));
+                    opened.bad.push((node, name));
+                }
                 Some(Worth::Seal | Worth::Bad) => opened.bad.push((node, name)),
             }
         }
+        best_of(&mut holders, &parts);
         match pages {
             Some(0) => {}
             Some(pages) if !holders.is_empty() => {
@@ -148,18 +155,25 @@ impl Open {
         let sealed = || copies.iter().filter(|(_, entry)| entry.band == name && entry.sealed);
         let fits = |entry: &BandEntry| entry.header.shape == self.volume.shape;
         let pages = sealed().filter(|(_, entry)| fits(entry)).map(|(_, entry)| entry.pages).max();
-        let mut holders = Vec::new();
+        let (mut holders, mut parts) = (Vec::new(), Vec::new());
         for &(node, entry) in copies {
             if entry.band < name {
                 opened.garbage.push((node, entry.band));
             } else if entry.band == name && entry.sealed && Some(entry.pages) == pages {
-                holders.push(node);
+                match pages.map(|pages| decide::worth(pages, &entry)) {
+                    Some(Worth::Part) => {
+                        parts.push((Reverse(entry.sound), node));
+                        opened.bad.push((node, name));
+                    }
+                    _ => holders.push(node),
+                }
             } else if entry.band == name && entry.sealed && pages.is_some() {
                 opened.bad.push((node, name));
             } else {
                 opened.strays.push((node, name));
             }
         }
+        best_of(&mut holders, &parts);
         match pages {
             // Sealed without a page: it holds nothing.
             Some(0) => opened.garbage.extend(holders.into_iter().map(|node| (node, name))),
@@ -169,5 +183,12 @@ impl Open {
             None if opened.complete && sealed().next().is_none() => {}
             None => opened.refused.push(name),
         }
+    }
+}
+
+/// Where nobody has all of a band, the copy that is damaged least stands for it.
+fn best_of(holders: &mut Vec<NodeId>, parts: &[(Reverse<u32>, NodeId)]) {
+    if holders.is_empty() {
+        holders.extend(parts.iter().min().map(|(_, node)| *node));
     }
 }

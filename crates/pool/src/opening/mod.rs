@@ -23,9 +23,11 @@
 //! the old owner: they are never acknowledged, and such a node is fenced and listed before it is used.
 //!
 //! *The prefix.* Each page that was ever acknowledged is on every member of `S`, hence on each one that was
-//! fenced; pages of a copy have no holes. So the number of acknowledged pages is at most the least count of any
-//! fenced member of `S`, and cutting the band there loses none of them; all fenced members of `S` have that
-//! prefix, byte for byte, as a page of a life is written with one content only. Pages beyond may be dropped: that
+//! fenced, and each copy is told as far as anything of it is there. So the number of acknowledged pages is at most the
+//! least count of any fenced member of `S`, and cutting the band there loses none of them; all fenced members of `S` have
+//! that prefix, byte for byte, as a page of a life is written with one content only. (Where a drive is damaged, or the
+//! power was cut before a flush, pages in it may be missing: the node says from where on, and such a copy is none, but it
+//! is read for what others lack. Where there are only such copies the opening waits for whoever may have a better one.) Pages beyond may be dropped: that
 //! member is known not to have them. Nor was such a page ever shown: the FTL shows what was acknowledged. Where
 //! the last owner sealed a copy itself it had ended the band there, beyond all acknowledged pages, so that is where
 //! the band ends.
@@ -81,12 +83,13 @@ use crate::control::ownership::{Ownership, OwnershipConfig, OwnershipInput, Owne
 use crate::control::registry::{Owned, Registry, RegistryOutput};
 use crate::control::values::{BandRecord, NodeRecord, VolumeRecord};
 use crate::message::{Answer, Ask, AskId, BandHeader};
-use crate::words::{BandName, DomainId, Fenced, Generation, Members, NodeId, PoolId};
+use crate::words::{BandName, DomainId, Fenced, Generation, MEMBERS_MAX, Members, NodeId, PoolId};
 use blocked::Blocked;
 use decide::{Seen, Worth};
 use flash::{Instant, SECOND};
 use peers::{Came, Peers, Task};
 use reading::{Read, Reading};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What an opening is told.
@@ -618,6 +621,25 @@ impl Open {
         pages == 0
             || !self.having(record.name, pages, self.seen_by_members(record)).is_empty()
             || !self.having(record.name, pages, self.seen(record.name)).is_empty()
+            || self.all_have_come() && !self.parts(record.name, pages).is_empty()
+    }
+
+    /// Whether nobody who may hold something, and who may still come, is missing.
+    fn all_have_come(&self) -> bool {
+        let has_come =
+            |peer: &peers::Peer| peer.is_listed() || peer.clear || !peer.record.state.counts();
+        self.peers.all().all(|(_, peer)| has_come(peer))
+    }
+
+    /// Copies of a band of so many pages that are damaged, the soundest first.
+    fn parts(&self, name: BandName, pages: u32) -> Vec<NodeId> {
+        let part = |(node, entry): Seen| {
+            let entry = entry.filter(|of| decide::worth(pages, of) == Worth::Part)?;
+            (!self.bad.contains(&(node, name))).then_some((Reverse(entry.sound), node))
+        };
+        let mut parts: Vec<_> = self.seen(name).into_iter().filter_map(part).collect();
+        parts.sort_unstable();
+        parts.into_iter().map(|(_, node)| node).collect()
     }
 
     /// Those that have all of a band, sealed or not.
@@ -708,14 +730,18 @@ impl Open {
         for record in records {
             let Some(pages) = self.pages(&record, mutant) else { continue };
             let name = record.name;
-            for (node, entry) in self.seen(name) {
+            let seen = self.seen(name);
+            let is_whole = !self.having(name, pages, seen.clone()).is_empty();
+            for (node, entry) in seen {
                 let Some(entry) = entry.filter(|_| !self.bad.contains(&(node, name))) else {
                     continue;
                 };
                 let task = match decide::worth(pages, &entry) {
                     Worth::Seal => Task::Seal { name, pages },
+                    // There is nothing better.
+                    Worth::Part if !is_whole && !entry.sealed => Task::Seal { name, pages },
                     Worth::Free => Task::Free { name },
-                    Worth::Whole | Worth::Bad => continue,
+                    Worth::Whole | Worth::Part | Worth::Bad => continue,
                 };
                 self.tail.insert(name);
                 self.peers.push(node, task);
@@ -729,7 +755,10 @@ impl Open {
             let Some(record) = self.registry.record(name) else { continue };
             let pages = self.pages(record, None).unwrap_or(0);
             let mut members = self.having(name, pages, self.seen(name));
-            let Some(&from) = members.first().filter(|_| pages > 0) else { continue };
+            let parts = self.parts(name, pages);
+            let sources: Vec<NodeId> = members.iter().chain(&parts).copied().collect();
+            let from = Members::new(&sources[..sources.len().min(MEMBERS_MAX)]);
+            let Some(from) = from.filter(|_| pages > 0) else { continue };
             while members.len() < usize::from(self.volume.replicas) {
                 let Some(to) = self.target(name, &members) else { break };
                 members.push(to);

@@ -6,7 +6,7 @@
 
 use crate::control::values::{NodeRecord, NodeState};
 use crate::message::{Answer, Ask, AskId, BandEntry, BandHeader, Refusal};
-use crate::words::{BandName, DomainId, Fenced, Generation, NodeId, VolumeId};
+use crate::words::{BandName, DomainId, Fenced, Generation, Members, NodeId, VolumeId};
 use flash::{Instant, MILLISECOND};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -53,7 +53,7 @@ pub(super) enum Task {
     List { after: Option<BandName> },
     Seal { name: BandName, pages: u32 },
     Free { name: BandName },
-    Copy { name: BandName, from: NodeId, header: BandHeader, pages: u32, bytes_per_s_max: u64 },
+    Copy { name: BandName, from: Members, header: BandHeader, pages: u32, bytes_per_s_max: u64 },
     Flush,
 }
 
@@ -291,7 +291,8 @@ impl Peer {
             Task::Seal { name, pages } => self.seal(name, pages),
             Task::Copy { name, header, pages, .. } => {
                 self.unflushed = true;
-                self.entries.insert(name, BandEntry { band: name, header, pages, sealed: true });
+                let entry = BandEntry { band: name, header, pages, sealed: true, sound: pages };
+                self.entries.insert(name, entry);
             }
             Task::Flush => self.unflushed = false,
             Task::List { .. } | Task::Free { .. } => {}
@@ -303,6 +304,7 @@ impl Peer {
         self.unflushed = true;
         if let Some(entry) = self.entries.get_mut(&name) {
             (entry.pages, entry.sealed) = (pages, true);
+            entry.sound = entry.sound.min(pages);
         }
     }
 }

@@ -50,7 +50,7 @@ pub enum RejoinOutput<D> {
     Holds(BandName, u32),
     /// Nothing is left of this life on the node.
     Rid(BandName),
-    /// The copy is none; it may go when the band has enough of them.
+    /// The copy is none; it may go when the band has enough of them. Until then it may have what others lack.
     Bad(BandName),
     /// The copy is not sealed and nothing is on record of it: it is left alone.
     Stray(BandName),
@@ -151,7 +151,7 @@ impl<D> Rejoin<D> {
                     self.peers.push(self.node, Task::Seal { name, pages });
                 }
                 Worth::Free => self.free(name),
-                Worth::Bad => self.outputs.push_back(RejoinOutput::Bad(name)),
+                Worth::Part | Worth::Bad => self.outputs.push_back(RejoinOutput::Bad(name)),
             },
             // It fell out of a band that goes on without it; whether it has all of it is told by its seal.
             KnownBand::Open(of) if of == name => self.outputs.push_back(RejoinOutput::Bad(name)),

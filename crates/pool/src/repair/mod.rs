@@ -347,6 +347,8 @@ impl<D> Repair<D> {
             }
             RepairInput::Up(node) => {
                 self.nodes.up(node);
+                // It may have what others lack, or take what found no place.
+                self.rest.clear();
                 self.scan_anew(now);
             }
             RepairInput::Down(node) => self.down(now, node, directory),
@@ -358,6 +360,8 @@ impl<D> Repair<D> {
             }
             RepairInput::Bad(node, name) => {
                 self.bad.insert((node, name));
+                // It may have what the others lack.
+                self.rest.remove(&name.band);
             }
             RepairInput::Look(band) => {
                 if let Some(band) = directory.band(band) {
@@ -567,14 +571,16 @@ impl<D> Repair<D> {
         self.jobs.values().for_each(|job| *busy.entry(job.from).or_default() += 1);
         let rest = self.staying(now, band, urgency);
         let to = self.nodes.target(now, band, &rest, &self.unfit(band.name));
-        let Some(from) = self.nodes.source(band, &busy, &self.bad) else { return false };
+        let Some(sources) = self.nodes.sources(band, &busy, &self.bad) else { return false };
+        let from = sources.nodes()[0];
         let Some(to) = to else { return self.begin_place(now, band, &rest, from) };
         let members = self.nodes.members_after(band, to, self.replicas());
         let members = Members::new(&members).expect("different, and no more than replicas");
         let header = BandHeader { members, shape: self.config.shape };
         let (name, pages, generation) = (band.name, band.pages, self.config.generation);
         let bytes_per_s_max = self.bytes_per_s();
-        let copy = Ask::Copy { band: name, generation, from, header, pages, bytes_per_s_max };
+        let copy =
+            Ask::Copy { band: name, generation, from: sources, header, pages, bytes_per_s_max };
         let leaves = band.holders.iter().copied().find(|node| !rest.contains(node));
         let leaves = leaves.filter(|_| urgency == Urgency::Spread);
         self.jobs.insert(name.band, Job { urgency, name, pages, from, to, leaves });
@@ -666,9 +672,12 @@ impl<D> Repair<D> {
         let tally = &mut self.scan.last;
         tally.pages = tally.pages.saturating_sub(u64::from(job.pages));
         *tally.of(job.urgency) = tally.of(job.urgency).saturating_sub(1);
-        let wanted =
-            directory.band(band).is_some_and(|of| of.name == job.name && of.pages == job.pages);
-        if wanted {
+        let of = directory.band(band);
+        let of = of.filter(|of| of.name == job.name && of.pages == job.pages);
+        if let Some(of) = of {
+            if let Some(node) = self.nodes.gives_way(&of) {
+                self.leave(&of, node);
+            }
             self.told.insert(band);
             self.outputs.push_back(RepairOutput::Joined(job.name, job.to));
             // What it had too many is dropped when the directory is looked at next.
@@ -690,6 +699,8 @@ impl<D> Repair<D> {
             // There is another copy there, which is none.
             Refusal::Differs | Refusal::Sealed { .. } => drop(self.bad.insert((job.to, job.name))),
             Refusal::Busy => drop(self.rest.insert(band, now + plan::BUSY_NS)),
+            // All were asked, and together they do not have it.
+            Refusal::Invalid => drop(self.rest.insert(band, now + UNREADABLE_NS)),
             _ => drop(self.rest.insert(band, now + REST_NS)),
         }
         self.scan_anew(now);
@@ -791,5 +802,7 @@ const RESCAN_NS: u64 = 5 * SECOND;
 const QUEUE_MAX: usize = 4096;
 /// What came to nothing is tried again after this.
 const REST_NS: u64 = 5 * SECOND;
+/// A band that nobody can read all of: each try writes up to where it ends.
+const UNREADABLE_NS: u64 = 60 * SECOND;
 /// Frees under way.
 const FREES_MAX: usize = 64;

@@ -97,8 +97,11 @@ impl<D> Repair<D> {
         rest: &[NodeId],
         from: NodeId,
     ) -> bool {
-        let Some(at) = self.nodes.place(now, band, rest, &self.bad) else { return false };
         let name = band.name;
+        if self.bad.contains(&(from, name)) {
+            return false;
+        }
+        let Some(at) = self.nodes.place(now, band, rest, &self.bad) else { return false };
         if self.freeing().contains(&(at, name)) {
             return true;
         }

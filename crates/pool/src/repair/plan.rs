@@ -2,7 +2,7 @@
 
 use super::{NodeView, SealedBand};
 use crate::control::values::NodeState;
-use crate::words::{BandName, DomainId, NodeId};
+use crate::words::{BandName, DomainId, MEMBERS_MAX, Members, NodeId};
 use flash::{Instant, MILLISECOND};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -253,17 +253,30 @@ impl Nodes {
     /// The copy that may go, if one may: as many domains as replicas keep one, on nodes that stay and can be
     /// reached.
     fn surplus(&self, band: &SealedBand, replicas: usize) -> Option<NodeId> {
-        let may = |node: &NodeId| {
-            let rest: Vec<NodeId> = band.holders.iter().copied().filter(|of| of != node).collect();
+        let may = |node: NodeId| {
+            let rest: Vec<NodeId> = band.holders.iter().copied().filter(|of| *of != node).collect();
             self.enough(&rest, replicas)
         };
+        self.first_to_go(band, may)
+    }
+
+    /// The holder that gives its place in the directory to a copy that was made, where that is full: one that does not stay
+    /// or is not here.
+    pub fn gives_way(&self, band: &SealedBand) -> Option<NodeId> {
+        let stays = |node: &Node| node.view.state == NodeState::In && node.away_since.is_none();
+        let goes = |node: NodeId| !self.nodes.get(&node).is_some_and(stays);
+        if band.holders.len() < MEMBERS_MAX { None } else { self.first_to_go(band, goes) }
+    }
+
+    /// Of the holders that may go the one that is wanted least.
+    fn first_to_go(&self, band: &SealedBand, may: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         // A node that is gone first, then one that goes, then the fullest.
         let rank = |node: &NodeId| match self.nodes.get(node).map(|of| of.view.state) {
             Some(NodeState::In) => 2,
             Some(NodeState::Draining) => 1,
             _ => 0,
         };
-        let mut all: Vec<NodeId> = band.holders.iter().copied().filter(may).collect();
+        let mut all: Vec<NodeId> = band.holders.iter().copied().filter(|node| may(*node)).collect();
         all.sort_by(|a, b| {
             let fuller = self.over(*b).total_cmp(&self.over(*a));
             rank(a).cmp(&rank(b)).then(fuller).then(a.cmp(b))
@@ -277,16 +290,26 @@ impl Nodes {
         self.domains(holders, stay).len() >= replicas
     }
 
-    /// Where a copy comes from: of the nodes that can be reached the one that others ask least.
-    pub fn source(
+    /// Where a copy comes from: of the nodes that can be reached those that have all of it, the one that others ask least
+    /// first, then those that have some of it. Where only these are here, one that has all of it is waited for.
+    pub fn sources(
         &self,
         band: &SealedBand,
         busy: &BTreeMap<NodeId, u32>,
         bad: &BTreeSet<(NodeId, BandName)>,
-    ) -> Option<NodeId> {
-        let fits = |node: &&NodeId| self.is_up(**node) && !bad.contains(&(**node, band.name));
-        let load = |node: &&NodeId| (busy.get(node).copied().unwrap_or(0), **node);
-        band.holders.iter().filter(fits).min_by_key(load).copied()
+    ) -> Option<Members> {
+        let is_bad = |node: NodeId| bad.contains(&(node, band.name));
+        let load = |node: &NodeId| (busy.get(node).copied().unwrap_or(0), *node);
+        let fits = |node: &NodeId| self.is_up(*node) && !is_bad(*node);
+        let mut sources: Vec<NodeId> = band.holders.iter().copied().filter(fits).collect();
+        sources.sort_by_key(load);
+        let is_awaited = |node: &NodeId| self.is_missed(*node) && !is_bad(*node);
+        if sources.is_empty() && band.holders.iter().any(is_awaited) {
+            return None;
+        }
+        let some = |node: &NodeId| self.is_up(*node) && is_bad(*node);
+        sources.extend(self.nodes.keys().copied().filter(some));
+        Members::new(&sources[..sources.len().min(MEMBERS_MAX)])
     }
 
     /// Where a copy goes that lies beside `rest`: the emptiest for its share, in a domain of its own, without a
@@ -427,6 +450,44 @@ mod tests {
     fn a_band_that_is_where_it_should_be_needs_nothing() {
         let nodes = nodes(&four());
         assert_eq!(nodes.need(Instant(0), &band(&[0, 2]), 2, LIMITS), Need::Nothing);
+    }
+
+    #[test]
+    fn a_copy_comes_from_who_has_all_of_it_and_of_others_only_where_nobody_has() {
+        let mut nodes = nodes(&four());
+        let (busy, name) = (BTreeMap::from([(NodeId(0), 1)]), band(&[]).name);
+        let sources = |nodes: &Nodes, holders: &[u32], bad: &[u32]| {
+            let bad = bad.iter().map(|&node| (NodeId(node), name)).collect();
+            let found = nodes.sources(&band(holders), &busy, &bad)?;
+            Some(found.nodes().iter().map(|node| node.0).collect::<Vec<_>>())
+        };
+        assert_eq!(sources(&nodes, &[0, 2], &[]), Some(vec![2, 0]), "the one that is asked less");
+        assert_eq!(sources(&nodes, &[0], &[3, 1]), Some(vec![0, 1, 3]));
+        assert_eq!(sources(&nodes, &[1], &[1, 3]), Some(vec![1, 3]), "together they may have it");
+        nodes.down(Instant(10), NodeId(0));
+        assert_eq!(sources(&nodes, &[0], &[3]), None, "it is waited for");
+        nodes.elapsed(Instant(200), 100);
+        assert_eq!(sources(&nodes, &[0], &[3]), Some(vec![3]), "as long as it may be back soon");
+    }
+
+    /// Else a copy that was made would be freed at once, and made again for ever.
+    #[test]
+    fn a_holder_that_goes_gives_its_place_where_there_are_as_many_as_there_can_be() {
+        let mut views = four();
+        views[1].state = NodeState::Draining;
+        views[2].state = NodeState::Out;
+        let mut nodes = nodes(&views);
+        assert_eq!(nodes.gives_way(&band(&[0, 1, 2])), None, "there is place");
+        assert_eq!(nodes.gives_way(&band(&[0, 1, 2, 3])), Some(NodeId(2)), "given up");
+        assert_eq!(nodes.gives_way(&band(&[0, 1, 3, 9])), Some(NodeId(9)), "nobody knows it");
+        views[2].state = NodeState::In;
+        nodes.set(Instant(0), views.clone());
+        assert_eq!(nodes.gives_way(&band(&[0, 1, 2, 3])), Some(NodeId(1)), "drained");
+        views[1].state = NodeState::In;
+        nodes.set(Instant(0), views);
+        assert_eq!(nodes.gives_way(&band(&[0, 1, 2, 3])), None, "all stay");
+        nodes.down(Instant(10), NodeId(3));
+        assert_eq!(nodes.gives_way(&band(&[0, 1, 2, 3])), Some(NodeId(3)), "away");
     }
 
     #[test]

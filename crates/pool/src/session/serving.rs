@@ -8,6 +8,7 @@ use super::members::{Members, Read};
 use super::standing::{Standing, Step};
 use super::view::{View, known};
 use super::{Input, Note, Output, Part, SessionConfig};
+use crate::client::directory::Phase;
 use crate::client::{self, Closed, Directory, End, Over, Remote};
 use crate::control::mutant::Mutant;
 use crate::control::ownership::{Ownership, OwnershipInput, OwnershipOutput};
@@ -631,7 +632,12 @@ impl<D: Clone> Serving<D> {
             }
             RejoinOutput::Rid(name) => self.standing.rid(name, node),
             RejoinOutput::Bad(name) => {
-                self.forget_copy(name, node);
+                let held = self.remote.directory().life(name);
+                if held.is_some_and(|held| held.phase == Phase::Sealed) {
+                    self.distrust_copy(name, node);
+                } else {
+                    self.forget_copy(name, node);
+                }
                 self.repair(RepairInput::Bad(node, name));
             }
             RejoinOutput::Stray(_) => {}
@@ -650,6 +656,12 @@ impl<D: Clone> Serving<D> {
                 }
             }
         }
+    }
+
+    /// A copy counts no more, and is read only for what no other one has.
+    fn distrust_copy(&mut self, band: BandName, node: NodeId) {
+        self.remote.handle(self.now, client::Input::Damaged { band, node });
+        self.standing.left(band, node);
     }
 
     /// A copy counts no more.
@@ -690,6 +702,14 @@ impl<D: Clone> Serving<D> {
             RepairOutput::Joined(band, node) => {
                 self.remote.handle(self.now, client::Input::Copied { band, node });
                 self.standing.joined(band, node);
+                // One that stood for the band, as nobody had all of it, does so no more.
+                let held = self.remote.directory().life(band);
+                let others = held.map_or(Vec::new(), |held| held.nodes.clone()).into_iter();
+                for other in others.filter(|other| *other != node) {
+                    if self.repair.is_bad(other, band) {
+                        self.distrust_copy(band, other);
+                    }
+                }
             }
             RepairOutput::Left(name, node) => self.forget_copy(name, node),
             RepairOutput::Freed(name, node) => {
@@ -700,8 +720,7 @@ impl<D: Clone> Serving<D> {
             }
             RepairOutput::Recall(name, node) => self.recall(name, node),
             RepairOutput::Damaged(name, node) => {
-                self.remote.handle(self.now, client::Input::Damaged { band: name, node });
-                self.standing.left(name, node);
+                self.distrust_copy(name, node);
                 self.tell_end(name);
                 self.outputs.push_back(Output::Noted(Note::Damaged(name, node)));
             }

@@ -182,12 +182,16 @@ impl<D> Writer<'_, D> {
         self.u64(name.life);
     }
 
-    fn header(&mut self, header: &BandHeader) {
-        let nodes = header.members.nodes();
+    fn members(&mut self, members: Members) {
+        let nodes = members.nodes();
         self.u8(nodes.len() as u8);
         for node in nodes {
             self.u32(node.0);
         }
+    }
+
+    fn header(&mut self, header: &BandHeader) {
+        self.members(header.members);
         self.u32(header.shape.pages);
         self.u32(header.shape.slots_per_page);
     }
@@ -199,8 +203,7 @@ impl Reader<'_> {
         Ok(BandName { volume, band, life: self.u64("the life of a band")? })
     }
 
-    fn header(&mut self) -> Result<BandHeader, WireError> {
-        let what = "the members of a band";
+    fn members(&mut self, what: &'static str) -> Result<Members, WireError> {
         let count = usize::from(self.u8(what)?);
         within(what, count as u64, MEMBERS_MAX as u64)?;
         let mut nodes = [NodeId(0); MEMBERS_MAX];
@@ -208,10 +211,14 @@ impl Reader<'_> {
             *node = NodeId(self.u32(what)?);
         }
         // Nobody at all stands for a header that nobody has filled in.
-        let members = match count {
-            0 => Members::default(),
-            _ => Members::new(&nodes[..count]).ok_or(WireError::Field { what })?,
-        };
+        match count {
+            0 => Ok(Members::default()),
+            _ => Members::new(&nodes[..count]).ok_or(WireError::Field { what }),
+        }
+    }
+
+    fn header(&mut self) -> Result<BandHeader, WireError> {
+        let members = self.members("the members of a band")?;
         let pages = self.u32("the pages of a band")?;
         let slots_per_page = self.u32("the slots of a page")?;
         Ok(BandHeader { members, shape: BandShape { pages, slots_per_page } })
@@ -263,7 +270,7 @@ impl<'a, D> Writer<'a, D> {
             }
             Ask::Copy { band, generation, from, header, pages, bytes_per_s_max } => {
                 self.begin(COPY, *band, *generation);
-                self.u32(from.0);
+                self.members(*from);
                 self.header(header);
                 self.u32(*pages);
                 self.u64(*bytes_per_s_max);
@@ -315,7 +322,7 @@ impl Reader<'_> {
             SEAL => Ask::Seal { band, generation, pages: self.u32("the pages of a seal")? },
             FREE => Ask::Free { band, generation },
             COPY => {
-                let (from, header) = (NodeId(self.u32("the source of a copy")?), self.header()?);
+                let (from, header) = (self.members("the sources of a copy")?, self.header()?);
                 let (pages, rate) = (self.u32("the pages of a copy")?, self.u64("a rate")?);
                 Ask::Copy { band, generation, from, header, pages, bytes_per_s_max: rate }
             }
@@ -390,6 +397,7 @@ impl<'a, D> Writer<'a, D> {
                     self.header(&entry.header);
                     self.u32(entry.pages);
                     self.u8(u8::from(entry.sealed));
+                    self.u32(entry.sound);
                 }
                 self.u8(u8::from(*more));
             }
@@ -455,7 +463,12 @@ impl Reader<'_> {
                 for _ in 0..count {
                     let (band, header) = (self.name()?, self.header()?);
                     let (pages, sealed) = (self.u32("pages")?, self.flag("whether it is sealed")?);
-                    bands.push(BandEntry { band, header, pages, sealed });
+                    let what = "the pages that are sound";
+                    let sound = self.u32(what)?;
+                    if sound > pages {
+                        return Err(WireError::Field { what });
+                    }
+                    bands.push(BandEntry { band, header, pages, sealed, sound });
                 }
                 Answer::Bands { bands, more: self.flag("whether there are more bands")? }
             }

@@ -18,7 +18,7 @@ use crate::words::{NodeId, PoolId};
 use fields::{Reader, Writer};
 
 /// Version of the protocol. Both sides must speak the same.
-pub const WIRE_VERSION: u8 = 4;
+pub const WIRE_VERSION: u8 = 5;
 
 /// Bytes before the body of a head.
 pub const HEAD_BYTES: usize = 24;

@@ -50,7 +50,7 @@ fn ask(random: &mut Random) -> Ask<u64> {
             Ask::List { volume, generation, after }
         }
         _ => {
-            let (from, pages) = (NodeId(random.next_u64() as u32), random.next_u64() as u32);
+            let (from, pages) = (header(random).members, random.next_u64() as u32);
             let (header, bytes_per_s_max) = (header(random), random.next_u64());
             Ask::Copy { band, generation, from, header, pages, bytes_per_s_max }
         }
@@ -65,11 +65,15 @@ fn answer(random: &mut Random) -> Answer<u64> {
             Answer::Slots(slots.map(|slot| random.chance(0.8).then_some(slot)).collect())
         }
         2 => {
-            let bands = (0..random.below(4)).map(|_| BandEntry {
-                band: name(random),
-                header: header(random),
-                pages: random.next_u64() as u32,
-                sealed: random.chance(0.5),
+            let bands = (0..random.below(4)).map(|_| {
+                let pages = random.next_u64() as u32;
+                BandEntry {
+                    band: name(random),
+                    header: header(random),
+                    pages,
+                    sealed: random.chance(0.5),
+                    sound: if random.chance(0.5) { pages } else { pages / 2 },
+                }
             });
             Answer::Bands { bands: bands.collect(), more: random.chance(0.5) }
         }
@@ -193,13 +197,14 @@ fn what_is_too_long_is_refused_before_anything_is_allocated_for_it() {
         header: BandHeader::default(),
         pages: 0,
         sealed: false,
+        sound: 0,
     }];
     let bands = Answer::Bands { bands: bands.repeat(LIST_MAX + 1), more: false };
     let (id, signals) = (AskId(1), Signals::default());
     let message = Message::<u64>::Answer { id, answer: bands, signals };
     assert!(matches!(message.encode(), Err(WireError::TooLong { .. })));
     let mut head = [0; HEAD_BYTES];
-    head[..4].copy_from_slice(b"WP\x04\x10");
+    head[..4].copy_from_slice(b"WP\x05\x10");
     head[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
     assert!(matches!(decode(&head), Err(WireError::TooLong { .. })));
     head[4..8].fill(0);
@@ -210,14 +215,14 @@ fn what_is_too_long_is_refused_before_anything_is_allocated_for_it() {
 #[test]
 fn what_is_no_message_says_so() {
     assert_eq!(decode(b"GET / HTTP"), Err(WireError::Magic));
-    assert_eq!(decode(b"WP\x05"), Err(WireError::Version { found: 5 }));
+    assert_eq!(decode(b"WP\x06"), Err(WireError::Version { found: 6 }));
     let mut head = Message::<u64>::Hello(Hello::default()).encode().expect("it fits").head;
     head[3] = 77;
     let sum = head_sum(&head);
     head[8..12].copy_from_slice(&sum.to_le_bytes());
     assert_eq!(decode(&head), Err(WireError::Kind { found: 77 }));
-    let said = WireError::Version { found: 5 }.to_string();
-    assert!(said.contains('5') && said.contains('4') && said.contains("same version"), "{said}");
+    let said = WireError::Version { found: 6 }.to_string();
+    assert!(said.contains('6') && said.contains('5') && said.contains("same version"), "{said}");
 }
 
 /// The body behind the fixed 24 bytes, in hex; the checksum is a part of what is fixed.
@@ -237,7 +242,7 @@ fn the_bytes_of_each_kind_are_those_of_the_table() {
         Slot { oob: [0xaa; 32], crc: 9, data: Some(1) },
         Slot { oob: [0xbb; 32], crc: 10, data: None },
     ];
-    let entry = BandEntry { band, header, pages: 3, sealed: true };
+    let entry = BandEntry { band, header, pages: 3, sealed: true, sound: 2 };
     let facts =
         NodeFacts { node: NodeId(1), durable: true, bands: 16, bands_used: 2, band_pages: 136 };
     let hello = Hello { pool: PoolId(3), node: NodeId(1), name: "me".into(), facts: Some(facts) };
@@ -250,7 +255,7 @@ fn the_bytes_of_each_kind_are_those_of_the_table() {
         Ask::Free { band, generation },
         Ask::Flush { volume, generation },
         Ask::List { volume, generation, after: Some(band) },
-        Ask::Copy { band, generation, from: NodeId(9), header, pages: 3, bytes_per_s_max: 1 << 20 },
+        Ask::Copy { band, generation, from: members, header, pages: 3, bytes_per_s_max: 1 << 20 },
     ];
     let stirring = Signals {
         congestion: Congestion::Congested,
@@ -270,4 +275,19 @@ fn the_bytes_of_each_kind_are_those_of_the_table() {
     let found: Vec<String> = messages.iter().map(golden).collect();
     let golden = include_str!("golden.txt");
     assert_eq!(found, golden.lines().collect::<Vec<_>>(), "{}", found.join("\n"));
+}
+
+#[test]
+fn a_list_does_not_tell_of_more_sound_pages_than_there_are() {
+    let entry = BandEntry {
+        band: BandName::default(),
+        header: BandHeader::default(),
+        pages: 3,
+        sealed: true,
+        sound: 4,
+    };
+    let answer = Answer::Bands { bands: vec![entry], more: false };
+    let (id, signals) = (AskId(1), Signals::default());
+    let head = Message::<u64>::Answer { id, answer, signals }.encode().expect("it fits").head;
+    assert_eq!(decode(&head), Err(WireError::Field { what: "the pages that are sound" }));
 }

@@ -110,6 +110,12 @@ impl Pool {
         self.nodes[node as usize].bands.insert(name, band);
     }
 
+    /// A page that a node cannot read any more.
+    fn damage(&mut self, node: u32, name: BandName, page: usize) {
+        let band = self.nodes[node as usize].bands.get_mut(&name).expect("it was filled");
+        band.pages[page][0].data = Some(0);
+    }
+
     fn opening(&self, owner: u128) -> Opening<u64> {
         let config = OpeningConfig::new(PoolId(1), OwnershipConfig::new(VOLUME, owner));
         let mut opening = Opening::new(Instant(self.now), config);
@@ -166,7 +172,9 @@ impl Pool {
 
     fn node(&mut self, node: NodeId, ask: Ask<u64>) -> Answer<u64> {
         let source = match &ask {
-            Ask::Copy { band, from, .. } => self.nodes[from.0 as usize].bands.get(band).cloned(),
+            Ask::Copy { band, from, .. } => {
+                self.nodes[from.nodes()[0].0 as usize].bands.get(band).cloned()
+            }
             _ => None,
         };
         self.nodes[node.0 as usize].ask(ask, source)
@@ -217,6 +225,63 @@ fn a_band_that_was_open_is_completed_on_another_node() {
     let band = opened.band(0).expect("it has pages");
     assert_eq!((band.pages, &band.holders[..]), (2, &[NodeId(0), NodeId(2)][..]));
     assert_eq!(opened.away, [NodeId(1)]);
+}
+
+/// It was cut at the first page that one copy had damaged, for all others, too.
+#[test]
+fn a_damaged_copy_cuts_no_other_one_and_is_none() {
+    let mut pool = Pool::new();
+    pool.record(name(0, 5), &[0, 1]);
+    pool.fill(0, name(0, 5), 4, false);
+    pool.fill(1, name(0, 5), 3, false);
+    pool.damage(0, name(0, 5), 1);
+    let opened = pool.open();
+    let band = opened.band(0).expect("it has pages");
+    assert_eq!((band.pages, &band.holders[..]), (3, &[NodeId(1), NodeId(2)][..]));
+    assert_eq!(opened.bad, [(NodeId(0), name(0, 5))]);
+    // What is damaged behind the end does not matter.
+    let mut pool = Pool::new();
+    pool.record(name(0, 5), &[0, 1]);
+    pool.fill(0, name(0, 5), 4, false);
+    pool.fill(1, name(0, 5), 3, false);
+    pool.damage(0, name(0, 5), 3);
+    assert_eq!(pool.open().bad, []);
+}
+
+#[test]
+fn a_damaged_copy_stands_for_a_band_only_if_nobody_can_come_who_may_have_a_better_one() {
+    for sealed in [false, true] {
+        let mut pool = Pool::new();
+        pool.record(name(4, 5), &[0, 1]);
+        pool.fill(0, name(4, 5), 4, sealed);
+        pool.damage(0, name(4, 5), 1);
+        pool.up[1] = false;
+        let mut opening = pool.opening(1);
+        assert_eq!(pool.run(&mut opening, 30 * SECOND), None);
+        let said = opening.explain(Instant(pool.now));
+        assert!(said.contains("of band 4, one of nodes 0, 1"), "{said}");
+        let out = NodeRecord { state: NodeState::Out, ..node_record(1) };
+        pool.put(keys::node(NodeId(1)), &out);
+        let opened = pool.open();
+        let band = opened.band(4).expect("some of it is there");
+        assert_eq!((band.pages, &band.holders[..]), (4, &[NodeId(0)][..]));
+        assert_eq!(opened.bad, [(NodeId(0), name(4, 5))], "it is made anew from others, too");
+        assert!(pool.nodes[0].bands[&name(4, 5)].sealed);
+    }
+}
+
+#[test]
+fn of_sealed_copies_of_which_nothing_is_on_record_a_damaged_one_is_none() {
+    let mut pool = Pool::new();
+    (0..2).for_each(|node| pool.fill(node, name(2, 5), 4, true));
+    pool.damage(1, name(2, 5), 0);
+    let opened = pool.open();
+    assert_eq!(opened.band(2).map(|band| band.holders.clone()), Some(vec![NodeId(0)]));
+    assert_eq!(opened.bad, [(NodeId(1), name(2, 5))]);
+    pool.damage(0, name(2, 5), 3);
+    let opened = pool.open();
+    assert_eq!(opened.band(2).map(|band| band.holders.clone()), Some(vec![NodeId(0)]), "the best");
+    assert_eq!(opened.bad.len(), 2);
 }
 
 #[test]
@@ -530,6 +595,8 @@ fn a_node_that_is_back_is_held_against_what_is_known_by_then() {
     pool.fill(0, name(6, 4), 4, true); // not known before, of two lives
     pool.fill(0, name(6, 5), 4, true);
     pool.fill(0, name(7, 5), 2, false); // on record as open, and not decided
+    pool.fill(0, name(8, 5), 4, true); // damaged
+    pool.damage(0, name(8, 5), 3);
     let record =
         BandRecord { name: name(7, 5), members: members(&[0, 1]), ..BandRecord::default() };
     let said = rejoined(&mut pool, 0, &|of| match of.band {
@@ -539,6 +606,7 @@ fn a_node_that_is_back_is_held_against_what_is_known_by_then() {
         4 => (KnownBand::Open(name(4, 6)), None),
         5 => (KnownBand::Empty, None),
         6 => (KnownBand::Unknown, None),
+        8 => (KnownBand::Sealed(name(8, 5), 4), None),
         _ => (KnownBand::Unknown, Some(record)),
     });
     assert_eq!(
@@ -546,6 +614,7 @@ fn a_node_that_is_back_is_held_against_what_is_known_by_then() {
         [
             RejoinOutput::Bad(name(3, 5)),
             RejoinOutput::Stray(name(7, 5)),
+            RejoinOutput::Bad(name(8, 5)),
             // Flushed, as the node is not durable at completion.
             RejoinOutput::Holds(name(1, 5), 4),
             RejoinOutput::Holds(name(2, 5), 2),
@@ -557,7 +626,7 @@ fn a_node_that_is_back_is_held_against_what_is_known_by_then() {
         ]
     );
     let left: Vec<u32> = pool.nodes[0].bands.keys().map(|name| name.band).collect();
-    assert_eq!(left, [1, 2, 3, 6, 7]);
+    assert_eq!(left, [1, 2, 3, 6, 7, 8]);
     assert_eq!(pool.nodes[0].bands[&name(2, 5)].pages.len(), 2, "what was beyond is forgotten");
 }
 

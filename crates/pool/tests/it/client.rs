@@ -114,6 +114,7 @@ impl Node {
                     header: of.header,
                     pages: of.pages.len() as u32,
                     sealed: of.sealed,
+                    sound: of.pages.len() as u32,
                 };
                 let bands = self.bands.iter().map(entry).collect();
                 return Ok(Answer::Bands { bands, more: false });

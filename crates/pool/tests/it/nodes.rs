@@ -25,6 +25,14 @@ pub struct Node {
     pub flushes: u32,
 }
 
+impl Band {
+    /// Pages before the first one that cannot be read.
+    fn sound(&self) -> u32 {
+        let is_damaged = |page: &Vec<Slot<u64>>| page.iter().any(|slot| slot.data == Some(0));
+        self.pages.iter().position(is_damaged).unwrap_or(self.pages.len()) as u32
+    }
+}
+
 /// The slots of a page that holds one stamp.
 pub fn page(stamp: u64) -> Vec<Slot<u64>> {
     vec![Slot { oob: [stamp as u8; OOB_BYTES], crc: stamp as u32, data: Some(stamp) }]
@@ -64,6 +72,7 @@ impl Node {
             Ask::Copy { band, header, pages, .. } => match source {
                 _ if self.bands.get(&band).is_some_and(|of| of.sealed) => Answer::Done,
                 _ if self.bands.contains_key(&band) => refused(Refusal::Differs),
+                Some(of) if of.sound() < of.pages.len() as u32 => refused(Refusal::Invalid),
                 Some(of) if of.sealed && of.pages.len() as u32 == pages => {
                     self.bands.insert(band, Band { header, ..of });
                     Answer::Done
@@ -133,6 +142,7 @@ impl Node {
             header: of.header,
             pages: of.pages.len() as u32,
             sealed: of.sealed,
+            sound: of.sound(),
         };
         let bands: Vec<_> = behind.by_ref().take(self.list_max).map(entry).collect();
         Answer::Bands { bands, more: self.list_max == 0 || behind.next().is_some() }

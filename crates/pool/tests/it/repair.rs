@@ -299,9 +299,12 @@ impl World {
                     self.rotten.remove(&(node, *band));
                 }
                 let source = match &ask {
-                    Ask::Copy { band, from, .. } if self.up[from.0 as usize] => {
-                        let rotten = self.rotten.contains_key(&(*from, *band));
-                        self.nodes[from.0 as usize].bands.get(band).filter(|_| !rotten).cloned()
+                    Ask::Copy { band, from, .. } => {
+                        let is_sound = |of: &&NodeId| {
+                            self.up[of.0 as usize] && !self.rotten.contains_key(&(**of, *band))
+                        };
+                        let from = from.nodes().iter().find(is_sound);
+                        from.and_then(|from| self.nodes[from.0 as usize].bands.get(band)).cloned()
                     }
                     _ => None,
                 };
@@ -561,7 +564,7 @@ fn a_copy_whose_source_goes_is_heard_out() {
     let [RepairOutput::Node { node, id, ask: Ask::Copy { band, from, .. } }] = outputs[..] else {
         panic!("one copy is asked for: {outputs:?}");
     };
-    repair.handle(Instant(2), RepairInput::Down(from), &known);
+    repair.handle(Instant(2), RepairInput::Down(from.nodes()[0]), &known);
     assert!(repair.poll().is_none() && repair.is_copying(band));
     // It is freed meanwhile, so that the copy is one too many.
     known.bands.clear();

@@ -1,6 +1,6 @@
 //! The commands of a node, on the raw blocks of bands.
 
-use super::format::{AppendHeader, Block, Entry, Footer, LOST, Record, footer_slots};
+use super::format::{AppendHeader, Block, Entry, Footer, LOST, Record, Sealed, footer_slots};
 use super::io::{What, Written};
 use super::{Command, CommandId, Data, Done, Held, RawStore, StoreError};
 use crate::message::Slot;
@@ -177,6 +177,7 @@ impl<D: Data> RawStore<D> {
             raw,
             header: opening.header,
             pages: 0,
+            sound: u32::MAX,
             sealed: false,
             hidden: opening.hidden,
             failed: false,
@@ -250,7 +251,8 @@ impl<D: Data> RawStore<D> {
         let span = self.whole(footer_slots(pages).into()) as u32;
         let room = u64::from(place) + 2 * u64::from(span);
         if held.failed || room > u64::from(self.units.lanes().slots) {
-            return self.log_add(id, Record::Seal(name, pages));
+            let sealed = Sealed { pages, damaged: held.sound < pages };
+            return self.log_add(id, Record::Seal(name, sealed));
         }
         let mut written: Vec<(Written<D>, u32)> = Vec::new();
         // Twice, in pages of the flash of their own: one that is damaged must not take the seal with it.
@@ -273,13 +275,14 @@ impl<D: Data> RawStore<D> {
         result: Result<(), RequestError>,
     ) {
         let suffices = self.footers_suffice();
+        let sealed = Sealed { pages, damaged: false };
         let held = self.bands.get_mut(&name).expect("it is sealed");
         match result {
             Ok(()) if suffices => self.sealed(id, name, pages),
-            Ok(()) => self.log_add(id, Record::Seal(name, pages)),
+            Ok(()) => self.log_add(id, Record::Seal(name, sealed)),
             Err(_) => {
                 held.failed = true;
-                self.log_add(id, Record::Seal(name, pages));
+                self.log_add(id, Record::Seal(name, sealed));
             }
         }
     }

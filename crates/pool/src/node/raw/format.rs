@@ -97,6 +97,15 @@ pub struct Footer {
     pub entries: Vec<Entry>,
 }
 
+/// What the log says of the seal of a band.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Sealed {
+    /// It has so many.
+    pub pages: u32,
+    /// Not all of them are sound: whoever opens the store reads them through.
+    pub damaged: bool,
+}
+
 /// What the log keeps.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Record {
@@ -105,7 +114,7 @@ pub enum Record {
     /// The volume is deleted, and nothing of it is here.
     Forget(VolumeId),
     /// The band is sealed at so many pages, and its raw block cannot say so.
-    Seal(BandName, u32),
+    Seal(BandName, Sealed),
     /// What the log said of the seal of the band counts no more: it is about to be freed.
     Unseal(BandName),
 }
@@ -285,8 +294,8 @@ impl LogSlot {
                     block[at] = 4;
                     put(&mut block, at + 4, &volume.0.to_le_bytes());
                 }
-                Record::Seal(band, pages) => {
-                    block[at] = 2;
+                Record::Seal(band, Sealed { pages, damaged }) => {
+                    (block[at], block[at + 1]) = (2, u8::from(damaged));
                     put_name(&mut block, at + 4, band);
                     put(&mut block, at + 20, &pages.to_le_bytes());
                 }
@@ -314,7 +323,10 @@ impl LogSlot {
                     let generation = Generation(u64_at(bytes, at + 20));
                     Some(Record::Fence(volume, Fenced { generation, owner: u64_at(bytes, at + 8) }))
                 }
-                2 => Some(Record::Seal(name_at(bytes, at + 4), u32_at(bytes, at + 20))),
+                2 => {
+                    let (pages, damaged) = (u32_at(bytes, at + 20), bytes[at + 1] == 1);
+                    Some(Record::Seal(name_at(bytes, at + 4), Sealed { pages, damaged }))
+                }
                 3 => Some(Record::Unseal(name_at(bytes, at + 4))),
                 4 => Some(Record::Forget(VolumeId(u32_at(bytes, at + 4)))),
                 _ => None,
@@ -438,7 +450,7 @@ mod tests {
     }
 
     fn log() -> LogSlot {
-        let seal = Record::Seal(append().band, 77);
+        let seal = Record::Seal(append().band, Sealed { pages: 77, damaged: false });
         let unseal = Record::Unseal(BandName { life: 4, ..append().band });
         let records = vec![
             Record::Fence(VolumeId(3), Fenced { generation: Generation(1 << 40), owner: 1 << 60 }),
@@ -458,6 +470,9 @@ mod tests {
             assert_eq!(Footer::decode(&footer.encode()[..]), Some(footer));
         }
         assert_eq!(LogSlot::decode(&log().encode()[..]), Some(log()));
+        let damaged = Record::Seal(append().band, Sealed { pages: 77, damaged: true });
+        let damaged = LogSlot { records: vec![damaged], ..log() };
+        assert_eq!(LogSlot::decode(&damaged.encode()[..]), Some(damaged));
         assert_eq!(footer_slots(0), 1, "a band may be sealed without a page");
     }
 

@@ -244,6 +244,7 @@ impl<D: Data> RawStore<D> {
             (What::Flush { id }, _) => self.flushed(id, result),
             (What::Read { read }, buffer) => self.take_read(read, buffer),
             (What::Look { look }, Buffer::Bytes(slots)) => self.looked(look, slots, result),
+            (What::Look { look }, Buffer::Data(slots)) => self.looked_through(look, slots, result),
             (What::LogRead { raw }, Buffer::Bytes(slots)) => self.log_read(raw, slots),
             (What::LogWrite, _) => self.log_written(result),
             (what, _) => unreachable!("{what:?} reads the store's own slots"),

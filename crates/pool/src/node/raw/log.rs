@@ -11,7 +11,7 @@
 //!   fence tells of.
 //! - A logged seal goes before its band does: a band of the same name that comes later is not sealed by it.
 
-use super::format::{Block, LOG_RECORDS, LogSlot, Record};
+use super::format::{Block, LOG_RECORDS, LogSlot, Record, Sealed};
 use super::io::{What, Written};
 use super::{CommandId, Data, Done, OpenError, Phase, RawStore, StoreError};
 use crate::words::{BandName, Fenced, VolumeId};
@@ -142,7 +142,7 @@ pub(super) struct Log {
     /// Slots of the summary that the raw blocks begin with.
     summary_slots: u32,
     fences: BTreeMap<VolumeId, Fenced>,
-    seals: BTreeMap<BandName, u32>,
+    seals: BTreeMap<BandName, Sealed>,
     pending: VecDeque<Entry>,
     writing: Option<Writing>,
     tries: u32,
@@ -162,7 +162,7 @@ impl Log {
         &self.fences
     }
 
-    pub(super) fn sealed(&self, band: BandName) -> Option<u32> {
+    pub(super) fn sealed(&self, band: BandName) -> Option<Sealed> {
         self.seals.get(&band).copied()
     }
 
@@ -184,7 +184,7 @@ impl Log {
                 *least = to.max(*least);
             }
             Record::Forget(volume) => drop(self.fences.remove(&volume)),
-            Record::Seal(band, pages) => drop(self.seals.insert(band, pages)),
+            Record::Seal(band, sealed) => drop(self.seals.insert(band, sealed)),
             Record::Unseal(band) => drop(self.seals.remove(&band)),
         }
     }
@@ -192,7 +192,7 @@ impl Log {
     /// All that counts, and what is about to.
     fn summary(&self, with: &[Entry]) -> Vec<Record> {
         let fences = self.fences.iter().map(|(&volume, &least)| Record::Fence(volume, least));
-        let seals = self.seals.iter().map(|(&band, &pages)| Record::Seal(band, pages));
+        let seals = self.seals.iter().map(|(&band, &sealed)| Record::Seal(band, sealed));
         fences.chain(seals).chain(with.iter().map(|&(_, record)| record)).collect()
     }
 
@@ -299,7 +299,8 @@ impl<D: Data> RawStore<D> {
     /// All is known. What does not lie in the log twice is written anew, and seals of bands that are not here any more
     /// leave it, unless the drive cannot tell whether they are.
     pub(super) fn log_settle(&mut self, seals: Vec<(BandName, u32)>) {
-        let seals = seals.into_iter().map(|(band, pages)| Record::Seal(band, pages));
+        let whole = |pages| Sealed { pages, damaged: false };
+        let seals = seals.into_iter().map(|(band, pages)| Record::Seal(band, whole(pages)));
         let gone = self.log.seals.keys().filter(|band| !self.bands.contains_key(band));
         let gone = gone.filter(|_| !self.blind).map(|&band| Record::Unseal(band));
         let records: Vec<Record> = seals.chain(gone).collect();
@@ -485,7 +486,7 @@ impl<D: Data> RawStore<D> {
         let Some(id) = id else { return };
         match record {
             Record::Fence(..) | Record::Forget(_) => self.end(id, Ok(Done::Done), None),
-            Record::Seal(band, pages) => self.sealed(id, band, pages),
+            Record::Seal(band, sealed) => self.sealed(id, band, sealed.pages),
             Record::Unseal(band) => self.erase_band(id, band),
         }
     }

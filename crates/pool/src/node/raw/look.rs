@@ -4,8 +4,12 @@
 //! The last slot that was written is read. If it is of a footer, the footer says all. Else the headers are walked
 //! from the start, each of which says where the next one is; what was torn by a power cut ends the walk. Where a header
 //! is damaged, the next one is searched page by page, and the pages between count as lost.
+//!
+//! Where a power cut may have left out any page that was not flushed, a footer says only what it was to be the end of: the
+//! log knows of each seal that was answered. A band that is not sealed is read through: what is behind a page that is missing
+//! may have been flushed, so it is all told, and from where on it is not sound. So is one that was sealed for all that.
 
-use super::format::{AppendHeader, Block, Entry, Footer, LOST};
+use super::format::{AppendHeader, Block, Entry, Footer, LOST, Sealed};
 use super::io::What;
 use super::log::{LOG_TAG, RAW_BLOCKS};
 use super::{Data, Held, OpenError, Output, Phase, RawStore};
@@ -13,7 +17,7 @@ use crate::message::{BandEntry, BandHeader};
 use crate::node::store::{Found, FoundBand};
 use crate::volume::PAGE_SLOTS;
 use crate::words::BandName;
-use flash::{Lba, RequestError};
+use flash::{Lba, Oob, RequestError};
 use std::collections::BTreeSet;
 
 /// Raw blocks that are looked at at a time when the store is opened.
@@ -28,6 +32,8 @@ enum Step {
     Footer { place: u32 },
     /// Asked for a header there.
     Walk { place: u32 },
+    /// Asked for the data of the last page that is known, which ends there.
+    Data { end: u32 },
 }
 
 /// One raw block being looked at.
@@ -46,6 +52,14 @@ pub(super) struct Look {
     thin: bool,
     /// All that was written was understood.
     clean: bool,
+    /// The data are read, too, and footers do not count.
+    checks: bool,
+    /// Only footers of so many pages count: what the log says, where it knows of all seals.
+    told: Option<u32>,
+    /// Of the data that were asked for.
+    sums: Vec<u32>,
+    /// The first page that is damaged, or any number behind the last.
+    sound: u32,
     /// The drive did not even say what is there.
     unanswered: bool,
 }
@@ -71,11 +85,10 @@ impl<D: Data> RawStore<D> {
                     let lane = self.lane_of(raw);
                     self.free[lane].insert(raw);
                 }
-                // What lies behind a gap may have been flushed, but a copy that has one would count as whole.
                 Some(LOG_TAG) if block.blocks_before_gap > 0 => {
                     logs.push((raw, block.blocks_before_gap));
                 }
-                Some(_) if block.blocks_before_gap > 0 => self.unlooked.push_back(raw),
+                Some(_) if block.blocks_written > 0 => self.unlooked.push_back(raw),
                 _ => self.doomed.push(raw),
             }
         }
@@ -119,9 +132,10 @@ impl<D: Data> RawStore<D> {
     }
 
     fn found(&self) -> Found {
-        let bands = self.bands.iter().map(|(&band, held)| FoundBand {
-            entry: BandEntry { band, header: held.header, pages: held.pages, sealed: held.sealed },
-            failed: held.failed,
+        let bands = self.bands.iter().map(|(&band, held)| {
+            let &Held { header, pages, sealed, sound, failed, .. } = held;
+            let sound = sound.min(pages);
+            FoundBand { entry: BandEntry { band, header, pages, sealed, sound }, failed }
         });
         let lanes = self.units.lanes();
         let alive = (0..lanes.lanes).filter(|&lane| !self.units.is_lane_gone(lane)).count();
@@ -136,23 +150,35 @@ impl<D: Data> RawStore<D> {
 
     pub(super) fn begin_look(&mut self, raw: u32) {
         let block = self.units.raw_block(Lba(raw * self.units.lanes().slots)).expect("it is one");
+        let (written, band) =
+            (block.blocks_written, BandName::of_tag(block.tag.expect("bands have tags")));
+        let sealed = self.log.sealed(band).filter(|_| !self.geometry.durable_at_completion);
+        let is_told = sealed.is_some_and(|sealed| !sealed.damaged);
+        // What is known of a band need not be read again.
+        let is_new = self.phase == Phase::Looking;
+        let checks = is_new && !is_told && !self.geometry.durable_at_completion;
+        let place = if checks { 0 } else { written - 1 };
         let look = Look {
             raw,
-            band: BandName::of_tag(block.tag.expect("bands have tags")),
-            written: block.blocks_before_gap,
-            step: Step::Last,
+            band,
+            written,
+            step: if checks { Step::Walk { place } } else { Step::Last },
             entries: Vec::new(),
             header: None,
             hidden: false,
             sealed: None,
             thin: false,
             clean: true,
+            checks,
+            told: sealed.map(|sealed| sealed.pages),
+            sums: Vec::new(),
+            sound: u32::MAX,
             unanswered: false,
         };
         self.looks_begun += 1;
         self.looks.insert(self.looks_begun, look);
         let what = What::Look { look: self.looks_begun };
-        self.read_bytes(what, raw, block.blocks_before_gap - 1, 1);
+        self.read_bytes(what, raw, place, 1);
     }
 
     /// What a look asked for was read.
@@ -165,23 +191,49 @@ impl<D: Data> RawStore<D> {
         let page = self.geometry.slots_per_page;
         // Its band was freed meanwhile.
         let Some(look) = self.looks.get_mut(&id) else { return };
-        let raw = look.raw;
         look.unanswered |= result == Err(RequestError::Failed);
         let next = match look.step {
             Step::Last => look.take_last(&slots),
             Step::Footer { .. } => look.take_footer(&slots, page),
             Step::Walk { place } => look.take_header(place, slots[0].as_ref(), page),
+            Step::Data { .. } => unreachable!("data are no slots of the store's own"),
         };
+        self.look_on(id, next);
+    }
+
+    /// The data of a page were read.
+    pub(super) fn looked_through(
+        &mut self,
+        id: u64,
+        slots: Vec<(Option<D>, Option<u32>)>,
+        result: Result<(), RequestError>,
+    ) {
+        let page = self.geometry.slots_per_page;
+        let Some(look) = self.looks.get_mut(&id) else { return };
+        look.unanswered |= result == Err(RequestError::Failed);
+        let found: Vec<Option<u32>> = slots.into_iter().map(|(_, sum)| sum).collect();
+        let next = look.take_data(&found, page);
+        self.look_on(id, Some(next));
+    }
+
+    fn look_on(&mut self, id: u64, next: Option<Next>) {
+        let look = self.looks.get_mut(&id).expect("it is under way");
+        let raw = look.raw;
         let next = next.map(|next| match next {
             Next::Footer { place, count } => (Step::Footer { place }, place, count),
             Next::Walk { place } => (Step::Walk { place }, place, 1),
+            Next::Data { place, count } => (Step::Data { end: place + count }, place, count),
         });
-        match next.filter(|&(_, place, count)| place.saturating_add(count) <= look.written) {
-            Some((step, place, count)) => {
-                look.step = step;
-                self.read_bytes(What::Look { look: id }, raw, place, count);
-            }
-            None => self.end_look(id),
+        let Some((step, place, count)) =
+            next.filter(|&(_, place, count)| place.saturating_add(count) <= look.written)
+        else {
+            return self.end_look(id);
+        };
+        look.step = step;
+        let what = What::Look { look: id };
+        match step {
+            Step::Data { .. } => self.read_data(what, raw, place, count),
+            _ => self.read_bytes(what, raw, place, count),
         }
     }
 
@@ -210,7 +262,7 @@ impl<D: Data> RawStore<D> {
         let lba = Lba(raw * self.units.lanes().slots);
         let block = self.units.raw_block(lba).expect("it is one");
         let unanswered = look.unanswered;
-        let Look { band, written, entries, header, hidden, sealed, thin, clean, .. } = look;
+        let Look { band, written, entries, header, hidden, sealed, thin, clean, sound, .. } = look;
         let counts = sealed.is_some() || !hidden && !entries.is_empty();
         if !counts && unanswered {
             // It may be sound when the drive answers again: left alone until the next mount.
@@ -235,7 +287,8 @@ impl<D: Data> RawStore<D> {
             self.thin.push((band, pages));
         }
         let pages = sealed.unwrap_or(entries.len() as u32);
-        let failed = sealed.is_none() && (block.state != "open" || !clean);
+        // Its seal goes to the log then: without a footer it is read through again.
+        let failed = sealed.is_none() && (block.state != "open" || !clean || sound < pages);
         if sealed.is_none() {
             let lane = self.lane_of(raw);
             self.open[lane] += 1;
@@ -244,6 +297,7 @@ impl<D: Data> RawStore<D> {
             raw,
             header,
             pages,
+            sound,
             sealed: sealed.is_some(),
             hidden,
             failed,
@@ -275,6 +329,11 @@ enum Next {
     Walk {
         place: u32,
     },
+    /// The data of the last page that is known.
+    Data {
+        place: u32,
+        count: u32,
+    },
 }
 
 impl Look {
@@ -285,10 +344,11 @@ impl Look {
         }
     }
 
-    /// A footer of the band in a slot.
+    /// A footer of the band in a slot, if it counts.
     fn footer(&self, slot: Option<&Block>) -> Option<Footer> {
         let footer = slot.and_then(|block| Footer::decode(&block[..]))?;
-        (footer.band == self.band && footer.pages <= self.written).then_some(footer)
+        let counts = !self.checks && self.told.is_none_or(|pages| pages == footer.pages);
+        (counts && footer.band == self.band && footer.pages <= self.written).then_some(footer)
     }
 
     fn take_footer(&mut self, slots: &[Option<Block>], page: u32) -> Option<Next> {
@@ -313,6 +373,7 @@ impl Look {
         let all = footers.into_iter().flat_map(|footer| footer.entries);
         let lost = Entry { place: LOST, ..Entry::default() };
         self.entries = all.map(|entry| if fits(&entry, slots) { entry } else { lost }).collect();
+        self.note_lost(0);
         None
     }
 
@@ -347,18 +408,44 @@ impl Look {
         self.hidden |= header.hidden;
         self.header = Some(header.header);
         self.entries.push(header.entry());
-        Some(Next::Walk { place: end.next_multiple_of(page) })
+        if !self.checks || header.stored() == 0 {
+            return Some(Next::Walk { place: end.next_multiple_of(page) });
+        }
+        let is_stored = |&(at, _): &(usize, &(Oob, u32))| header.zeroes >> at & 1 == 0;
+        let stored = header.slots.iter().enumerate().filter(is_stored);
+        self.sums = stored.map(|(_, (_, sum))| *sum).collect();
+        Some(Next::Data { place: place + 1, count: header.stored() })
+    }
+
+    /// What was read where the data of the last page lie.
+    fn take_data(&mut self, found: &[Option<u32>], page: u32) -> Next {
+        let Step::Data { end } = self.step else { unreachable!("data were asked for") };
+        if !self.sums.iter().map(|sum| Some(*sum)).eq(found.iter().copied()) {
+            self.sound = self.sound.min(self.entries.len() as u32 - 1);
+        }
+        Next::Walk { place: end.next_multiple_of(page) }
+    }
+
+    /// Pages from `from` on that are lost are not sound.
+    fn note_lost(&mut self, from: usize) {
+        let lost = self.entries.iter().skip(from).position(|entry| entry.place == LOST);
+        if let Some(at) = lost {
+            self.sound = self.sound.min((from + at) as u32);
+        }
     }
 
     /// Pages below this were there, and their headers are damaged.
     fn lose_up_to(&mut self, pages: usize) {
-        if self.entries.len() < pages {
+        let known = self.entries.len();
+        if known < pages {
             self.entries.resize(pages, Entry { place: LOST, ..Entry::default() });
+            self.note_lost(known);
         }
     }
 
     /// The log knows of a seal that the raw block could not take.
-    fn seal_as_logged(&mut self, pages: Option<u32>) {
+    fn seal_as_logged(&mut self, sealed: Option<Sealed>) {
+        let pages = sealed.map(|sealed| sealed.pages);
         if let (Some(pages), None, Some(_)) = (pages, self.sealed, self.header) {
             self.lose_up_to(pages as usize);
             self.entries.truncate(pages as usize);
@@ -392,11 +479,16 @@ mod tests {
             sealed: None,
             thin: false,
             clean: true,
+            checks: false,
+            told: None,
+            sums: Vec::new(),
+            sound: u32::MAX,
             unanswered: false,
         };
         let slots: Vec<_> = footers.iter().map(|footer| Some(footer.encode())).collect();
         assert!(look.take_footer(&slots, 2).is_none(), "it is understood");
         let places: Vec<u32> = look.entries.iter().map(|entry| entry.place).collect();
         assert_eq!((look.sealed, places), (Some(4), vec![0, LOST, LOST, LOST]));
+        assert_eq!(look.sound, 1, "and the node knows it");
     }
 }

@@ -112,6 +112,8 @@ struct Held {
     header: BandHeader,
     /// Pages that are there.
     pages: u32,
+    /// The first of them that was damaged when the store was opened, or any number behind the last.
+    sound: u32,
     sealed: bool,
     hidden: bool,
     /// Takes no more appends, and its raw block no more footer.

@@ -276,7 +276,9 @@ impl World {
 
     fn ask_node(&mut self, client: usize, link: u64, node: NodeId, id: AskId, ask: Ask<u64>) {
         let source = match &ask {
-            Ask::Copy { band, from, .. } => self.nodes[from.0 as usize].bands.get(band).cloned(),
+            Ask::Copy { band, from, .. } => {
+                self.nodes[from.nodes()[0].0 as usize].bands.get(band).cloned()
+            }
             _ => None,
         };
         let answer = self.nodes[node.0 as usize].ask(ask, source);

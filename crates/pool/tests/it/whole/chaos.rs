@@ -1,11 +1,12 @@
 //! What goes wrong, how it is mended, and what must hold when all has come to rest.
 
 use super::losing::Course;
-use super::server::{Kind, Server};
+use super::server::Server;
 use super::world::{REPLICAS, SERVERS, World};
 use flash::{Instant, MILLISECOND};
 use pool::client::directory::{Held, Phase};
 use pool::control::values::NodeState;
+use pool::message::BandEntry;
 use pool::words::{DomainId, NodeId};
 use std::collections::BTreeSet;
 
@@ -278,17 +279,18 @@ impl World {
             let mut random = flash::Random::new(1);
             self.servers[server].kill(&mut random);
             let found = self.servers[server].look(self.now);
-            if self.kinds[server] == Kind::Volatile {
-                // What it was not told to flush it has not, and others of this kind may lose the same.
-                continue;
-            }
             for held in sealed.iter().filter(|held| held.nodes.contains(&node)) {
                 let entry = found.iter().find(|entry| entry.band == held.name);
-                let is_whole = entry.is_some_and(|entry| entry.pages == held.pages);
-                assert!(is_whole, "{node:?} has {entry:?} of {held:?}");
+                if self.kinds[server].is_volatile() && entry.is_none_or(|entry| !entry.sealed) {
+                    // What it was not told to flush it has not, and others of this kind may lose the same.
+                    continue;
+                }
+                let has =
+                    |entry: &BandEntry| (entry.pages, entry.sound) == (held.pages, held.pages);
+                assert!(entry.is_some_and(has), "{node:?} has {entry:?} of {held:?}");
             }
         }
-        let volatile = self.kinds.contains(&Kind::Volatile);
+        let volatile = self.kinds.iter().any(|kind| kind.is_volatile());
         let may_fail = volatile || self.is_pressed;
         assert!(self.model.failures == 0 || may_fail, "a request failed without a cause");
     }

@@ -21,6 +21,14 @@ pub enum Kind {
     /// What was not flushed does not survive a power cut.
     Volatile,
     Raw,
+    /// Likewise, and of what was not flushed any page may be gone.
+    RawVolatile,
+}
+
+impl Kind {
+    pub fn is_volatile(self) -> bool {
+        matches!(self, Self::Volatile | Self::RawVolatile)
+    }
 }
 
 /// See the head of this file.
@@ -61,13 +69,15 @@ fn disk_of(kind: Kind, seed: u64, now: &mut Instant) -> Box<dyn Disk> {
     let settings = MemorySettings {
         bands_max: 160,
         read_ns: 60 * MICROSECOND,
-        durable: kind != Kind::Volatile,
+        durable: !kind.is_volatile(),
         ..MemorySettings::default()
     };
-    if kind != Kind::Raw {
-        return Box::new(memory(settings, seed));
-    }
-    let medium = RAW.build(Faults::default()).expect("a small device");
+    let manner = match kind {
+        Kind::Memory | Kind::Volatile => return Box::new(memory(settings, seed)),
+        Kind::Raw => RAW.manner,
+        Kind::RawVolatile => Manner::File,
+    };
+    let medium = Small { manner, ..RAW }.build(Faults::default()).expect("a small device");
     let format = RawFormat { gang: 1, spare: 0.2, uuid: u128::from(seed) + 1, label: Vec::new() };
     let settings = RawStoreSettings { volumes_max: 64, ..RawStoreSettings::default() };
     Box::new(RawDisk::format(medium, format, settings, now).expect("it suits"))

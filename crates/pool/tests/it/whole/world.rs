@@ -159,11 +159,14 @@ impl World {
     pub fn of(seed: u64, scene: Scene, mutant: Option<Mutant>) -> Self {
         let is_narrow = scene == Scene::Narrow;
         let kind = |server: usize| match seed % 8 {
+            7 if seed % 16 == 15 && server < 3 => Kind::RawVolatile,
+            7 if seed % 16 == 15 => Kind::Volatile,
             3 | 7 if server < 2 => Kind::Raw,
             5 => Kind::Volatile,
             _ => Kind::Memory,
         };
         let kinds: Vec<Kind> = (0..SERVERS).map(kind).collect();
+        let is_volatile = kinds.iter().any(|kind| kind.is_volatile());
         let of = |(at, kind): (usize, &Kind)| Server::new(NodeId(at as u32), *kind, seed, 0);
         let servers: Vec<Server> = kinds.iter().enumerate().map(of).collect();
         let client = |number| Client {
@@ -210,7 +213,7 @@ impl World {
             is_formatted: false,
             is_calm: false,
             kinds,
-            model: Model::new(seed % 8 == 5),
+            model: Model::new(is_volatile),
         };
         #[cfg(feature = "mutants")]
         if let Some(mutant) = mutant {
@@ -551,7 +554,8 @@ impl World {
         of.inbox.clear();
         let number = of.number;
         // In the product some nodes may not be, so that the FTL waits for flushes whatever they are.
-        let is_durable = !self.kinds.contains(&Kind::Volatile) && !self.is_like_product;
+        let is_volatile = self.kinds.iter().any(|kind| kind.is_volatile());
+        let is_durable = !is_volatile && !self.is_like_product;
         let now = Instant(self.now * rate / 1000);
         let (lanes, scrubs) = (self.lanes, self.is_narrow);
         let salvages = self.course == Course::Salvaged;

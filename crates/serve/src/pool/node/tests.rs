@@ -447,7 +447,7 @@ fn a_band_is_copied_from_node_to_node() {
     let copy = Ask::Copy {
         band: band(9),
         generation: Generation(1),
-        from: NodeId(1),
+        from: Members::new(&[NodeId(1)]).unwrap(),
         header: BandHeader { members, shape: SHAPE },
         pages: 8,
         bytes_per_s_max: 1 << 30,

@@ -279,6 +279,51 @@ fn a_damaged_copy_is_made_anew_where_there_are_only_as_many_nodes_as_copies() {
     up.stop();
 }
 
+/// A killed node listed its copy as one that ends at the damaged page: what the other one had damaged was lost.
+#[test]
+fn copies_that_are_damaged_at_different_places_are_together_one_that_is_sound() {
+    let scratch = Scratch::new("pool-up-parts");
+    let drives = scratch.file("drives");
+    let args = ["--nodes", "4", "--ssds", "1", "--size", "32MiB", "--dir", &*drives];
+    let up = Up::start(&scratch, &args);
+    let mut client = up.client();
+    write(&mut client, 1, 0..64);
+    // What was written last lies in bands that take more, and each piece in one of them.
+    let last = pattern(1 << 16 | 63, PIECE);
+    let damage_at = |at: usize, not: Option<usize>| {
+        let block = &last[at * 4096..][..4096];
+        let mut others = (1..=4).filter(|node| Some(*node) != not);
+        others.find(|node| damage(&format!("{drives}/drive-{node}"), block)).expect("it is there")
+    };
+    let first = damage_at(0, None);
+    let other = damage_at(PIECE / 4096 - 1, Some(first));
+    for node in [first, other] {
+        up.command(&["kill", &node.to_string()]);
+        up.wait_for(&format!("node-{node} is back"));
+        wait_for_node(&up, node);
+    }
+    check(&mut client, 1, 0..64);
+    drop(client);
+    up.stop();
+    let up = Up::start(&scratch, &args);
+    let mut client = up.client();
+    check(&mut client, 1, 0..64);
+    let begun = Instant::now();
+    let socket = up.data.join("client.sock").display().to_string();
+    let scrub = ["pool", "scrub", &socket, "now", "--wait", "--json"];
+    loop {
+        let text = run(weir_path().to_str().expect("a path of text"), &scrub);
+        let found: Value = serde_json::from_str(&text).expect("JSON");
+        let repair = &found["repair"];
+        if repair["bands_lacking"] == 0 && repair["scrub_found"]["copies_damaged"] == 0 {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{found}");
+    }
+    check(&mut client, 1, 0..64);
+    up.stop();
+}
+
 #[test]
 fn a_volume_grows_under_its_clients_and_keeps_what_it_holds_and_who_decides() {
     let scratch = Scratch::new("pool-up-grows");

@@ -1,6 +1,7 @@
 //! What an opening found: which life of each band lies where.
 
-use super::decide::{self, Worth};
+use super::decide::{self, Seen, Worth};
+use super::peers::Peer;
 use super::{Mutant, Open};
 use crate::control::values::{NodeRecord, VolumeRecord};
 use crate::message::BandEntry;
@@ -98,6 +99,23 @@ impl Open {
             }
         }
         opened
+    }
+
+    /// Whether nobody who may hold something, and who may still come, is missing.
+    pub(super) fn all_have_come(&self) -> bool {
+        let has_come = |peer: &Peer| peer.is_listed() || peer.clear || !peer.record.state.counts();
+        self.peers.all().all(|(_, peer)| has_come(peer))
+    }
+
+    /// Copies of a band of so many pages that are damaged, the soundest first.
+    pub(super) fn parts(&self, name: BandName, pages: u32) -> Vec<NodeId> {
+        let part = |(node, entry): Seen| {
+            let entry = entry.filter(|of| decide::worth(pages, of) == Worth::Part)?;
+            (!self.bad.contains(&(node, name))).then_some((Reverse(entry.sound), node))
+        };
+        let mut parts: Vec<_> = self.seen(name).into_iter().filter_map(part).collect();
+        parts.sort_unstable();
+        parts.into_iter().map(|(_, node)| node).collect()
     }
 
     fn rid(&self) -> Vec<(NodeId, BandName)> {

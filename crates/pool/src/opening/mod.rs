@@ -89,7 +89,6 @@ use decide::{Seen, Worth};
 use flash::{Instant, SECOND};
 use peers::{Came, Peers, Task};
 use reading::{Read, Reading};
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What an opening is told.
@@ -622,24 +621,6 @@ impl Open {
             || !self.having(record.name, pages, self.seen_by_members(record)).is_empty()
             || !self.having(record.name, pages, self.seen(record.name)).is_empty()
             || self.all_have_come() && !self.parts(record.name, pages).is_empty()
-    }
-
-    /// Whether nobody who may hold something, and who may still come, is missing.
-    fn all_have_come(&self) -> bool {
-        let has_come =
-            |peer: &peers::Peer| peer.is_listed() || peer.clear || !peer.record.state.counts();
-        self.peers.all().all(|(_, peer)| has_come(peer))
-    }
-
-    /// Copies of a band of so many pages that are damaged, the soundest first.
-    fn parts(&self, name: BandName, pages: u32) -> Vec<NodeId> {
-        let part = |(node, entry): Seen| {
-            let entry = entry.filter(|of| decide::worth(pages, of) == Worth::Part)?;
-            (!self.bad.contains(&(node, name))).then_some((Reverse(entry.sound), node))
-        };
-        let mut parts: Vec<_> = self.seen(name).into_iter().filter_map(part).collect();
-        parts.sort_unstable();
-        parts.into_iter().map(|(_, node)| node).collect()
     }
 
     /// Those that have all of a band, sealed or not.

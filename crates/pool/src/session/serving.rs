@@ -2,23 +2,23 @@
 
 mod erases;
 mod members;
+mod rejoins;
 mod seals;
 
 use super::members::{Members, Read};
 use super::standing::{Standing, Step};
 use super::view::{View, known};
 use super::{Input, Note, Output, Part, SessionConfig};
-use crate::client::directory::Phase;
 use crate::client::{self, Closed, Directory, End, Over, Remote};
 use crate::control::mutant::Mutant;
 use crate::control::ownership::{Ownership, OwnershipInput, OwnershipOutput};
 use crate::control::registry::{Busy, Registry, RegistryOutput};
 use crate::control::values::{BandRecord, Degraded, NodeRecord, NodeState};
-use crate::message::{Answer, AskId, NodeFacts, Refusal, Signals};
-use crate::opening::{KnownBand, Opened, Rejoin, RejoinOutput};
+use crate::message::{Answer, AskId, NodeFacts, Signals};
+use crate::opening::{KnownBand, Opened, Rejoin};
 use crate::repair::{Progress, Repair, RepairInput, RepairOutput};
 use crate::words::{BandName, DomainId, Generation, Members as Nodes, NodeId, VolumeId};
-use flash::{BlockId, Command, Instant, MediumError, SECOND, Tag};
+use flash::{Command, Instant, MediumError, SECOND, Tag};
 use seals::{SETTLES, Seals};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -595,81 +595,6 @@ impl<D: Clone> Serving<D> {
         }
     }
 
-    fn of_rejoins(&mut self) -> bool {
-        let mut some = false;
-        let rejoins = |(_, link): &(&NodeId, &Link<D>)| matches!(link.stage, Stage::Rejoins(..));
-        let nodes: Vec<NodeId> = self.links.iter().filter(rejoins).map(|(node, _)| *node).collect();
-        for node in nodes {
-            while let Some(link) = self.links.get_mut(&node)
-                && let Stage::Rejoins(rejoin, number) = &mut link.stage
-                && let Some(output) = rejoin.poll()
-            {
-                let number = *number;
-                (some, _) = (true, self.of_rejoin(node, number, output));
-            }
-        }
-        some
-    }
-
-    fn of_rejoin(&mut self, node: NodeId, number: u64, output: RejoinOutput<D>) {
-        let now = self.now;
-        match output {
-            RejoinOutput::Node { id, ask } => {
-                let id = Part::Rejoin.id(AskId(number << 32 | id.0));
-                self.outputs.push_back(Output::Ask { node, id, ask });
-            }
-            RejoinOutput::Holds(band, _) => {
-                let held = self.remote.directory().held(BlockId(band.band));
-                // One that was not found when the FTL was mounted is found by the next opening.
-                let is_it = held.is_some_and(|held| held.name == band);
-                if is_it && self.repair.is_bad(node, band) {
-                    // It is whole and was found damaged: it would be taken for a copy until scrub finds it again.
-                    self.remote.handle(now, client::Input::Damaged { band, node });
-                } else if is_it {
-                    self.remote.handle(now, client::Input::Copied { band, node });
-                    self.standing.joined(band, node);
-                }
-            }
-            RejoinOutput::Rid(name) => self.standing.rid(name, node),
-            RejoinOutput::Bad(name) => {
-                let held = self.remote.directory().life(name);
-                if held.is_some_and(|held| held.phase == Phase::Sealed) {
-                    self.distrust_copy(name, node);
-                } else {
-                    self.forget_copy(name, node);
-                }
-                self.repair(RepairInput::Bad(node, name));
-            }
-            RejoinOutput::Stray(_) => {}
-            RejoinOutput::Joined if self.clear.contains(&node) => self.is_emptied(node),
-            RejoinOutput::Joined => {
-                // Its older lives went with the rejoin.
-                self.garbage.retain(|(of, _)| *of != node);
-                self.joined(node);
-            }
-            RejoinOutput::Failed(Refusal::Stale { highest }) => {
-                self.ownership.handle(now, OwnershipInput::Stale { highest });
-            }
-            RejoinOutput::Failed(_) => {
-                if let Some(link) = self.links.get_mut(&node) {
-                    link.stage = Stage::Waits(now + REJOIN_NS);
-                }
-            }
-        }
-    }
-
-    /// A copy counts no more, and is read only for what no other one has.
-    fn distrust_copy(&mut self, band: BandName, node: NodeId) {
-        self.remote.handle(self.now, client::Input::Damaged { band, node });
-        self.standing.left(band, node);
-    }
-
-    /// A copy counts no more.
-    fn forget_copy(&mut self, band: BandName, node: NodeId) {
-        self.remote.handle(self.now, client::Input::Dropped { band, node });
-        self.standing.left(band, node);
-    }
-
     // Repair.
 
     fn repair(&mut self, input: RepairInput<'_, D>) {
@@ -699,18 +624,7 @@ impl<D: Clone> Serving<D> {
                 self.asked(node);
                 self.outputs.push_back(Output::Ask { node, id: Part::Repair.id(id), ask });
             }
-            RepairOutput::Joined(band, node) => {
-                self.remote.handle(self.now, client::Input::Copied { band, node });
-                self.standing.joined(band, node);
-                // One that stood for the band, as nobody had all of it, does so no more.
-                let held = self.remote.directory().life(band);
-                let others = held.map_or(Vec::new(), |held| held.nodes.clone()).into_iter();
-                for other in others.filter(|other| *other != node) {
-                    if self.repair.is_bad(other, band) {
-                        self.distrust_copy(band, other);
-                    }
-                }
-            }
+            RepairOutput::Joined(band, node) => self.take_copy(band, node),
             RepairOutput::Left(name, node) => self.forget_copy(name, node),
             RepairOutput::Freed(name, node) => {
                 self.standing.rid(name, node);

@@ -262,6 +262,12 @@ impl Told {
         mut is_done: impl FnMut(&Value) -> bool,
     ) -> Result<Value, Failure> {
         let mut status = ask(socket, "status")?;
+        if status["generation"].is_null() && status["explains"].is_null() {
+            return Err(format!(
+                "{}: this is no client, which looks after its volume's copies: name the socket of one",
+                socket.display()
+            ));
+        }
         if status["repair"].is_null() {
             return Err(format!("{}: the volume is not open yet: try again", socket.display()));
         }

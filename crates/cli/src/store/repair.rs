@@ -39,7 +39,9 @@ pub fn run(args: &Args) -> Result<End, Failure> {
     if args.json {
         print_json(&json!({ "mended": mended }));
     } else if mended.is_empty() {
-        print("nothing to mend\n");
+        print(
+            "nothing to mend of the small files: if the store does not open, its message says what else is wrong\n",
+        );
     } else {
         mended.iter().for_each(|what| print(&format!("mended: {what}\n")));
     }

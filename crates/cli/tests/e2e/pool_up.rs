@@ -178,6 +178,8 @@ fn look_after(up: &Up) {
     assert!(shown["parts"][&client]["asks_per_sec"].is_number(), "{shown}");
     let refused = weir(&["pool", "scrub", &path("nbd.sock"), "now"]);
     assert!(said(&refused).contains("no part of a pool"), "{}", said(&refused));
+    let refused = weir(&["pool", "scrub", &path("node-1.sock")]);
+    assert!(said(&refused).contains("this is no client"), "{}", said(&refused));
 }
 
 #[test]
@@ -276,6 +278,20 @@ fn a_damaged_copy_is_made_anew_where_there_are_only_as_many_nodes_as_copies() {
     assert_eq!(found["repair"]["bands_damaged"], 0, "{found}");
     assert_eq!(look()["repair"]["scrub_found"]["copies_damaged"], 0, "nothing is damaged now");
     check(&mut client, 1, 0..64);
+    up.stop();
+}
+
+#[test]
+fn a_pool_that_was_killed_is_up_again_at_once_and_has_what_was_flushed() {
+    let scratch = Scratch::new("pool-up-killed");
+    let drives = scratch.file("drives");
+    let args = ["--nodes", "3", "--ssds", "1", "--size", "32MiB", "--dir", &*drives];
+    let mut up = Up::start(&scratch, &args);
+    write(&mut up.client(), 1, 0..32);
+    up.child.kill().expect("it runs");
+    up.child.wait().expect("it was killed");
+    let up = Up::start(&scratch, &args);
+    check(&mut up.client(), 1, 0..32);
     up.stop();
 }
 

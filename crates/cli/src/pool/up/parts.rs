@@ -4,6 +4,7 @@ use crate::Failure;
 use crate::output::say;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -54,6 +55,8 @@ pub struct Parts {
     folder: PathBuf,
     restart_after: Duration,
     parts: Vec<Part>,
+    /// Locked as long as any part runs, as each has it open: whoever started them may have been killed.
+    running: fs::File,
 }
 
 static TOLD: AtomicBool = AtomicBool::new(false);
@@ -63,11 +66,25 @@ extern "C" fn tell(_: libc::c_int) {
 }
 
 impl Parts {
-    /// None yet.
+    /// None yet: waits for those of a `weir pool up` that was killed.
     pub fn new(folder: &Path, restart_after: Duration) -> Result<Self, Failure> {
         fs::create_dir_all(folder.join("log"))
             .map_err(|error| format!("{}: {error}", folder.display()))?;
-        Ok(Self { folder: folder.into(), restart_after, parts: Vec::new() })
+        let path = folder.join("parts.lock");
+        let running =
+            fs::File::create(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let until = Instant::now() + END;
+        while running.try_lock().is_err() {
+            if Instant::now() > until {
+                return Err(format!(
+                    "{}: parts of a `weir pool up` that was killed still run: end them, their processes are in the \
+                     files *.pid",
+                    folder.display()
+                ));
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(Self { folder: folder.into(), restart_after, parts: Vec::new(), running })
     }
 
     /// From now on a signal ends all of them, in their order.
@@ -148,10 +165,14 @@ impl Parts {
             .stderr(file.map_err(failed)?)
             // A signal of the terminal is for `up`, which ends its parts in their order.
             .process_group(0);
-        // SAFETY: the call is safe between fork and exec. A part does not outlive whoever watches it.
+        // A client that is to stop in order waits for nodes, which end at the same time.
+        let running = self.running.as_raw_fd();
+        let signal = if command == "client" { libc::SIGKILL } else { libc::SIGTERM };
+        // SAFETY: both calls are safe between fork and exec. A part does not outlive whoever watches it.
         unsafe {
-            command_line.pre_exec(|| {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+            command_line.pre_exec(move || {
+                libc::prctl(libc::PR_SET_PDEATHSIG, signal);
+                libc::fcntl(running, libc::F_SETFD, 0);
                 Ok(())
             })
         };

@@ -90,7 +90,7 @@ impl<D> Repair<D> {
         let of = directory.band(band);
         let of = of.filter(|of| of.name == job.name && of.pages == job.pages);
         if let Some(of) = of {
-            if let Some(node) = self.nodes.gives_way(&of) {
+            if let Some(node) = self.nodes.gives_way(&of, job.leaves) {
                 self.leave(&of, node);
             }
             self.told.insert(band);

@@ -261,11 +261,14 @@ impl Nodes {
     }
 
     /// The holder that gives its place in the directory to a copy that was made, where that is full: one that does not stay
-    /// or is not here.
-    pub fn gives_way(&self, band: &SealedBand) -> Option<NodeId> {
+    /// or is not here, or that the copy was made for to have the band no more.
+    pub fn gives_way(&self, band: &SealedBand, leaves: Option<NodeId>) -> Option<NodeId> {
         let stays = |node: &Node| node.view.state == NodeState::In && node.away_since.is_none();
         let goes = |node: NodeId| !self.nodes.get(&node).is_some_and(stays);
-        if band.holders.len() < MEMBERS_MAX { None } else { self.first_to_go(band, goes) }
+        if band.holders.len() < MEMBERS_MAX {
+            return None;
+        }
+        self.first_to_go(band, goes).or(leaves.filter(|node| band.holders.contains(node)))
     }
 
     /// Of the holders that may go the one that is wanted least.
@@ -477,17 +480,19 @@ mod tests {
         views[1].state = NodeState::Draining;
         views[2].state = NodeState::Out;
         let mut nodes = nodes(&views);
-        assert_eq!(nodes.gives_way(&band(&[0, 1, 2])), None, "there is place");
-        assert_eq!(nodes.gives_way(&band(&[0, 1, 2, 3])), Some(NodeId(2)), "given up");
-        assert_eq!(nodes.gives_way(&band(&[0, 1, 3, 9])), Some(NodeId(9)), "nobody knows it");
+        assert_eq!(nodes.gives_way(&band(&[0, 1, 2]), None), None, "there is place");
+        assert_eq!(nodes.gives_way(&band(&[0, 1, 2, 3]), None), Some(NodeId(2)), "given up");
+        assert_eq!(nodes.gives_way(&band(&[0, 1, 3, 9]), None), Some(NodeId(9)), "nobody knows it");
         views[2].state = NodeState::In;
         nodes.set(Instant(0), views.clone());
-        assert_eq!(nodes.gives_way(&band(&[0, 1, 2, 3])), Some(NodeId(1)), "drained");
+        assert_eq!(nodes.gives_way(&band(&[0, 1, 2, 3]), None), Some(NodeId(1)), "drained");
         views[1].state = NodeState::In;
         nodes.set(Instant(0), views);
-        assert_eq!(nodes.gives_way(&band(&[0, 1, 2, 3])), None, "all stay");
+        assert_eq!(nodes.gives_way(&band(&[0, 1, 2, 3]), None), None, "all stay");
+        let leaves = Some(NodeId(1));
+        assert_eq!(nodes.gives_way(&band(&[0, 1, 2, 3]), leaves), leaves, "it moves from there");
         nodes.down(Instant(10), NodeId(3));
-        assert_eq!(nodes.gives_way(&band(&[0, 1, 2, 3])), Some(NodeId(3)), "away");
+        assert_eq!(nodes.gives_way(&band(&[0, 1, 2, 3]), None), Some(NodeId(3)), "away");
     }
 
     #[test]

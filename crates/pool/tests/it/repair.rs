@@ -529,7 +529,13 @@ impl World {
 
 /// Band 7 is on nodes 0 and 1, of which the second is drained; the third takes a copy.
 fn drained() -> (Repair<u64>, Known) {
-    let config = RepairConfig::new(GENERATION, REPLICAS as u8, SHAPE);
+    on_all_but_the_last(&[NodeState::In, NodeState::Draining, NodeState::In])
+}
+
+/// Band 7 is on all nodes but the last one, which has room.
+fn on_all_but_the_last(states: &[NodeState]) -> (Repair<u64>, Known) {
+    let replicas = states.len() as u8 - 1;
+    let config = RepairConfig::new(GENERATION, replicas, SHAPE);
     let (mut repair, mut known) = (Repair::<u64>::new(config), Known::default());
     let view = |node: u32, state| NodeView {
         node: NodeId(node),
@@ -540,19 +546,39 @@ fn drained() -> (Repair<u64>, Known) {
         bands_used: 0,
         want: 1.0,
     };
-    let states = [NodeState::In, NodeState::Draining, NodeState::In];
-    let views = (0..).zip(states).map(|(node, state)| view(node, state)).collect();
+    let views = (0..).zip(states).map(|(node, state)| view(node, *state)).collect();
     let name = BandName { volume: VolumeId(1), band: 7, life: 9 };
-    let holders = vec![NodeId(0), NodeId(1)];
+    let holders = (0..u32::from(replicas)).map(NodeId).collect();
     repair.handle(Instant(1), RepairInput::Nodes(views), &known);
     while repair.poll().is_some() {}
-    for node in 0..3 {
+    for node in 0..states.len() as u32 {
         repair.handle(Instant(1), RepairInput::Up(NodeId(node)), &known);
         while repair.poll().is_some() {}
     }
     known.bands.insert(7, SealedBand { name, pages: 4, holders });
     repair.handle(Instant(1), RepairInput::Look(7), &known);
     (repair, known)
+}
+
+/// The directory takes no fifth holder: the copy was freed and made again without end.
+#[test]
+fn a_node_of_a_band_with_as_many_copies_as_there_can_be_is_drained() {
+    let mut states = [NodeState::In; 5];
+    states[3] = NodeState::Draining;
+    let (mut repair, known) = on_all_but_the_last(&states);
+    let Some(RepairOutput::Node { node, id, ask: Ask::Copy { .. } }) = repair.poll() else {
+        panic!("a copy is asked for");
+    };
+    assert_eq!((node, repair.poll()), (NodeId(4), None));
+    repair.handle(Instant(2), RepairInput::Node { node, id, answer: &Answer::Done }, &known);
+    let name = known.bands[&7].name;
+    assert_eq!(repair.poll(), Some(RepairOutput::Left(name, NodeId(3))));
+    let freed = repair.poll();
+    assert!(
+        matches!(freed, Some(RepairOutput::Node { node: NodeId(3), ask: Ask::Free { .. }, .. })),
+        "{freed:?}"
+    );
+    assert_eq!(repair.poll(), Some(RepairOutput::Joined(name, NodeId(4))));
 }
 
 /// A copy goes from node to node: the target may still reach a source that the client does not, and if nobody heard what

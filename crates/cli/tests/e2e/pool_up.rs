@@ -83,6 +83,14 @@ impl Up {
         serde_json::from_str(&text).expect("JSON")
     }
 
+    /// What its client says after a round of scrub.
+    fn scrub(&self) -> Value {
+        let socket = self.data.join("client.sock").display().to_string();
+        let args = ["pool", "scrub", &socket, "now", "--wait", "--json"];
+        let text = run(weir_path().to_str().expect("a path of text"), &args);
+        serde_json::from_str(&text).expect("JSON")
+    }
+
     fn stop(mut self) {
         // SAFETY: no memory is involved, and the child was not waited for.
         unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
@@ -232,12 +240,7 @@ fn a_pool_on_plain_files_survives_a_killed_node_and_a_restart() {
     let last = &pattern(3 << 16 | 15, PIECE)[PIECE - 4096..];
     let damaged = (1..=3).find(|node| damage(&format!("{drives}/drive-{node}"), last));
     assert!(damaged.is_some(), "a drive has it");
-    let socket = up.data.join("client.sock").display().to_string();
-    let scrubbed = run(
-        weir_path().to_str().expect("a path of text"),
-        &["pool", "scrub", &socket, "now", "--wait", "--json"],
-    );
-    let scrubbed: Value = serde_json::from_str(&scrubbed).expect("JSON");
+    let scrubbed = up.scrub();
     let found = &scrubbed["repair"]["scrub_found"];
     assert!(found["copies_damaged"].as_u64() >= Some(1), "{found}");
     assert_eq!((&found["bands_unsound"], &found["bands_unlike"]), (&0.into(), &0.into()));
@@ -267,16 +270,10 @@ fn a_damaged_copy_is_made_anew_where_there_are_only_as_many_nodes_as_copies() {
     write(&mut client, 1, 0..64);
     let some = &pattern(1 << 16 | 7, PIECE)[..4096];
     assert!(damage(&format!("{drives}/drive-1"), some), "the drive has it");
-    let socket = up.data.join("client.sock").display().to_string();
-    let scrub = ["pool", "scrub", &socket, "now", "--wait", "--json"];
-    let look = || -> Value {
-        let text = run(weir_path().to_str().expect("a path of text"), &scrub);
-        serde_json::from_str(&text).expect("JSON")
-    };
-    let found = look();
+    let found = up.scrub();
     assert!(found["repair"]["scrub_found"]["copies_damaged"].as_u64() >= Some(1), "{found}");
     assert_eq!(found["repair"]["bands_damaged"], 0, "{found}");
-    assert_eq!(look()["repair"]["scrub_found"]["copies_damaged"], 0, "nothing is damaged now");
+    assert_eq!(up.scrub()["repair"]["scrub_found"]["copies_damaged"], 0, "nothing is damaged now");
     check(&mut client, 1, 0..64);
     up.stop();
 }
@@ -325,11 +322,8 @@ fn copies_that_are_damaged_at_different_places_are_together_one_that_is_sound() 
     let mut client = up.client();
     check(&mut client, 1, 0..64);
     let begun = Instant::now();
-    let socket = up.data.join("client.sock").display().to_string();
-    let scrub = ["pool", "scrub", &socket, "now", "--wait", "--json"];
     loop {
-        let text = run(weir_path().to_str().expect("a path of text"), &scrub);
-        let found: Value = serde_json::from_str(&text).expect("JSON");
+        let found = up.scrub();
         let repair = &found["repair"];
         if repair["bands_lacking"] == 0 && repair["scrub_found"]["copies_damaged"] == 0 {
             break;

@@ -391,6 +391,19 @@ fn run_copy(
     id: AskId,
     mut change: impl FnMut(&mut Answer<Stamp>),
 ) -> Answer<Stamp> {
+    run_copy_from(here, there, id, |to, _, answer| {
+        assert_eq!(to, THERE);
+        change(answer);
+    })
+}
+
+/// The same, where `here` asks several that have what `there` has; `change` is told who is asked for which slot.
+fn run_copy_from(
+    here: &mut Rig,
+    there: &mut Rig,
+    id: AskId,
+    mut change: impl FnMut(NodeId, u32, &mut Answer<Stamp>),
+) -> Answer<Stamp> {
     loop {
         assert!(here.asked.len() <= READS_MAX);
         if let Some(answer) = here.answer_of(id) {
@@ -401,10 +414,10 @@ fn run_copy(
             continue;
         }
         let (to, id, ask) = here.asked.remove(0);
-        assert_eq!(to, THERE);
+        let Ask::Read { slot, .. } = ask else { panic!("a copy is made of reads: {ask:?}") };
         let mut answer = there.ask(ask);
-        change(&mut answer);
-        here.give(Input::Answer { from: THERE, id, answer });
+        change(to, slot, &mut answer);
+        here.give(Input::Answer { from: to, id, answer });
     }
 }
 
@@ -460,39 +473,25 @@ fn a_copy_that_cannot_be_whole_leaves_nothing() {
 /// Two copies that are damaged at different places are one that is sound.
 #[test]
 fn what_one_node_cannot_read_of_a_band_the_next_one_is_asked_for() {
-    let sources = [THERE, NodeId(8)];
     let copied = |lost_by_both: bool| {
         let (mut here, mut there) = (Rig::plain(), source(4));
-        let Ask::Copy { band, generation, header, pages, .. } = copy(1, 4, u64::MAX) else {
-            unreachable!("it is one")
-        };
-        let from = Members::new(&sources).unwrap();
-        let bytes_per_s_max = u64::MAX;
-        let ask = Ask::Copy { band, generation, from, header, pages, bytes_per_s_max };
-        let (id, mut asked) = (here.send(0, ask), Vec::new());
-        loop {
-            if let Some(answer) = here.answer_of(id) {
-                return (here, answer, asked);
-            }
-            if here.asked.is_empty() {
-                here.step();
-                continue;
-            }
-            let (to, id, ask) = here.asked.remove(0);
-            let Ask::Read { slot, .. } = ask else { panic!("{ask:?}") };
-            let mut answer = there.ask(ask);
-            if let Answer::Slots(slots) = &mut answer {
-                // Each slot of page 1 at another node, and page 2 at the second one only.
-                match (slot / 2, to == THERE) {
-                    (1, first) => slots[usize::from(first)] = None,
-                    (2, true) => answer = refused(Refusal::NoBand),
-                    (3, _) if lost_by_both => slots[0] = None,
-                    _ => {}
-                }
-            }
-            asked.push((to, slot / 2));
-            here.give(Input::Answer { from: to, id, answer });
+        let mut ask = copy(1, 4, u64::MAX);
+        if let Ask::Copy { from, .. } = &mut ask {
+            *from = Members::new(&[THERE, NodeId(8)]).unwrap();
         }
+        let (id, mut asked) = (here.send(0, ask), Vec::new());
+        let answer = run_copy_from(&mut here, &mut there, id, |to, slot, answer| {
+            asked.push((to, slot / 2));
+            let Answer::Slots(slots) = answer else { return };
+            // Each slot of page 1 at another node, and page 2 at the second one only.
+            match (slot / 2, to == THERE) {
+                (1, first) => slots[usize::from(first)] = None,
+                (2, true) => *answer = refused(Refusal::NoBand),
+                (3, _) if lost_by_both => slots[0] = None,
+                _ => {}
+            }
+        });
+        (here, answer, asked)
     };
     let (mut here, answer, asked) = copied(false);
     assert_eq!(answer, Answer::Done);

@@ -13,9 +13,9 @@ pub type Seen = (NodeId, Option<BandEntry>);
 /// whose word counts, so pages may still be appended and acknowledged: wait.
 ///
 /// A sealed copy counts wherever it lies, as repair may have moved it: its last owner ended the band there, beyond
-/// all that was acknowledged, and every copy is of that, a damaged one too. A member that has nothing any more, since repair emptied
-/// it, would else make the band one of no pages. Who made the copy saw to it that the members that it left have
-/// theirs in as many domains as there are replicas, so whoever has listed all but fewer domains sees one.
+/// all that was acknowledged, and every copy is of that, a damaged one too. A member that has nothing any more, since
+/// repair emptied it, would else make the band one of no pages. Who made the copy saw to it that the members that it
+/// left have theirs in as many domains as there are replicas, so whoever has listed all but fewer domains sees one.
 pub fn pages(record: &BandRecord, seen: &[Seen], mutant: Option<Mutant>) -> Option<u32> {
     if record.sealed.is_some() {
         return record.sealed;

@@ -136,7 +136,7 @@ impl Open {
         copies: &[(NodeId, BandEntry)],
         mutant: Option<Mutant>,
     ) {
-        let (mut holders, mut parts) = (Vec::new(), Vec::new());
+        let mut holders = Vec::new();
         for &(node, entry) in copies {
             let worth = pages.map(|pages| decide::worth(pages, &entry));
             let taken = Mutant::PrefixNotCompleted.is(mutant);
@@ -149,14 +149,12 @@ impl Open {
                 Some(Worth::Bad) if taken => holders.push(node),
                 // A free that was refused, and a seal likewise.
                 Some(Worth::Free) => opened.garbage.push((node, name)),
-                Some(Worth::Part) => {
-                    parts.push((Reverse(entry.sound), node));
-                    opened.bad.push((node, name));
-                }
-                Some(Worth::Seal | Worth::Bad) => opened.bad.push((node, name)),
+                Some(Worth::Seal | Worth::Part | Worth::Bad) => opened.bad.push((node, name)),
             }
         }
-        best_of(&mut holders, &parts);
+        if holders.is_empty() {
+            holders.extend(pages.and_then(|pages| best_part(name, pages, copies.iter())));
+        }
         match pages {
             Some(0) => {}
             Some(pages) if !holders.is_empty() => {
@@ -173,25 +171,22 @@ impl Open {
         let sealed = || copies.iter().filter(|(_, entry)| entry.band == name && entry.sealed);
         let fits = |entry: &BandEntry| entry.header.shape == self.volume.shape;
         let pages = sealed().filter(|(_, entry)| fits(entry)).map(|(_, entry)| entry.pages).max();
-        let (mut holders, mut parts) = (Vec::new(), Vec::new());
+        let is_whole = |entry: &BandEntry| Some(entry.pages) == pages && entry.sound == entry.pages;
+        let mut holders = Vec::new();
         for &(node, entry) in copies {
             if entry.band < name {
                 opened.garbage.push((node, entry.band));
-            } else if entry.band == name && entry.sealed && Some(entry.pages) == pages {
-                match pages.map(|pages| decide::worth(pages, &entry)) {
-                    Some(Worth::Part) => {
-                        parts.push((Reverse(entry.sound), node));
-                        opened.bad.push((node, name));
-                    }
-                    _ => holders.push(node),
-                }
+            } else if entry.band == name && entry.sealed && is_whole(&entry) {
+                holders.push(node);
             } else if entry.band == name && entry.sealed && pages.is_some() {
                 opened.bad.push((node, name));
             } else {
                 opened.strays.push((node, name));
             }
         }
-        best_of(&mut holders, &parts);
+        if holders.is_empty() {
+            holders.extend(pages.and_then(|pages| best_part(name, pages, sealed())));
+        }
         match pages {
             // Sealed without a page: it holds nothing.
             Some(0) => opened.garbage.extend(holders.into_iter().map(|node| (node, name))),
@@ -204,9 +199,14 @@ impl Open {
     }
 }
 
-/// Where nobody has all of a band, the copy that is damaged least stands for it.
-fn best_of(holders: &mut Vec<NodeId>, parts: &[(Reverse<u32>, NodeId)]) {
-    if holders.is_empty() {
-        holders.extend(parts.iter().min().map(|(_, node)| *node));
-    }
+/// The copy that is damaged least: where nobody has all of a band it stands for it.
+fn best_part<'a>(
+    name: BandName,
+    pages: u32,
+    copies: impl Iterator<Item = &'a (NodeId, BandEntry)>,
+) -> Option<NodeId> {
+    let is_part =
+        |entry: &BandEntry| entry.band == name && decide::worth(pages, entry) == Worth::Part;
+    let parts = copies.filter(|(_, entry)| is_part(entry));
+    parts.min_by_key(|(node, entry)| (Reverse(entry.sound), *node)).map(|(node, _)| *node)
 }

@@ -165,8 +165,8 @@ impl Parts {
             .stderr(file.map_err(failed)?)
             // A signal of the terminal is for `up`, which ends its parts in their order.
             .process_group(0);
-        // A client that is to stop in order waits for nodes, which end at the same time.
         let running = self.running.as_raw_fd();
+        // A client that is to stop in order waits for nodes, which end at the same time.
         let signal = if command == "client" { libc::SIGKILL } else { libc::SIGTERM };
         // SAFETY: both calls are safe between fork and exec. A part does not outlive whoever watches it.
         unsafe {

@@ -4,6 +4,7 @@ use super::format::{AppendHeader, Block, Entry, Footer, LOST, Record, Sealed, fo
 use super::io::{What, Written};
 use super::{Command, CommandId, Data, Done, Held, RawStore, StoreError};
 use crate::message::Slot;
+use crate::node::ALL_SOUND;
 use crate::node::store::Opening;
 use crate::words::{BandName, Generation};
 use flash::{Lba, RequestError};
@@ -177,7 +178,7 @@ impl<D: Data> RawStore<D> {
             raw,
             header: opening.header,
             pages: 0,
-            sound: u32::MAX,
+            sound: ALL_SOUND,
             sealed: false,
             hidden: opening.hidden,
             failed: false,

@@ -14,6 +14,7 @@ use super::io::What;
 use super::log::{LOG_TAG, RAW_BLOCKS};
 use super::{Data, Held, OpenError, Output, Phase, RawStore};
 use crate::message::{BandEntry, BandHeader};
+use crate::node::ALL_SOUND;
 use crate::node::store::{Found, FoundBand};
 use crate::volume::PAGE_SLOTS;
 use crate::words::BandName;
@@ -58,7 +59,7 @@ pub(super) struct Look {
     told: Option<u32>,
     /// Of the data that were asked for.
     sums: Vec<u32>,
-    /// The first page that is damaged, or any number behind the last.
+    /// The first page whose data are damaged, or any number behind the last.
     sound: u32,
     /// The drive did not even say what is there.
     unanswered: bool,
@@ -172,7 +173,7 @@ impl<D: Data> RawStore<D> {
             checks,
             told: sealed.map(|sealed| sealed.pages),
             sums: Vec::new(),
-            sound: u32::MAX,
+            sound: ALL_SOUND,
             unanswered: false,
         };
         self.looks_begun += 1;
@@ -262,7 +263,8 @@ impl<D: Data> RawStore<D> {
         let lba = Lba(raw * self.units.lanes().slots);
         let block = self.units.raw_block(lba).expect("it is one");
         let unanswered = look.unanswered;
-        let Look { band, written, entries, header, hidden, sealed, thin, clean, sound, .. } = look;
+        let sound = look.sound();
+        let Look { band, written, entries, header, hidden, sealed, thin, clean, .. } = look;
         let counts = sealed.is_some() || !hidden && !entries.is_empty();
         if !counts && unanswered {
             // It may be sound when the drive answers again: left alone until the next mount.
@@ -373,7 +375,6 @@ impl Look {
         let all = footers.into_iter().flat_map(|footer| footer.entries);
         let lost = Entry { place: LOST, ..Entry::default() };
         self.entries = all.map(|entry| if fits(&entry, slots) { entry } else { lost }).collect();
-        self.note_lost(0);
         None
     }
 
@@ -426,20 +427,16 @@ impl Look {
         Next::Walk { place: end.next_multiple_of(page) }
     }
 
-    /// Pages from `from` on that are lost are not sound.
-    fn note_lost(&mut self, from: usize) {
-        let lost = self.entries.iter().skip(from).position(|entry| entry.place == LOST);
-        if let Some(at) = lost {
-            self.sound = self.sound.min((from + at) as u32);
-        }
+    /// The first page that is damaged or lost, or any number behind the last.
+    fn sound(&self) -> u32 {
+        let lost = self.entries.iter().position(|entry| entry.place == LOST);
+        lost.map_or(self.sound, |at| self.sound.min(at as u32))
     }
 
     /// Pages below this were there, and their headers are damaged.
     fn lose_up_to(&mut self, pages: usize) {
-        let known = self.entries.len();
-        if known < pages {
+        if self.entries.len() < pages {
             self.entries.resize(pages, Entry { place: LOST, ..Entry::default() });
-            self.note_lost(known);
         }
     }
 
@@ -482,13 +479,13 @@ mod tests {
             checks: false,
             told: None,
             sums: Vec::new(),
-            sound: u32::MAX,
+            sound: ALL_SOUND,
             unanswered: false,
         };
         let slots: Vec<_> = footers.iter().map(|footer| Some(footer.encode())).collect();
         assert!(look.take_footer(&slots, 2).is_none(), "it is understood");
         let places: Vec<u32> = look.entries.iter().map(|entry| entry.place).collect();
         assert_eq!((look.sealed, places), (Some(4), vec![0, LOST, LOST, LOST]));
-        assert_eq!(look.sound, 1, "and the node knows it");
+        assert_eq!(look.sound(), 1, "and the node knows it");
     }
 }

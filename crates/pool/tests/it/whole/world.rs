@@ -234,6 +234,11 @@ impl World {
         }
     }
 
+    /// Some nodes may lose what was not flushed.
+    pub(super) fn is_volatile(&self) -> bool {
+        self.kinds.iter().any(|kind| kind.is_volatile())
+    }
+
     fn blocks_per_lane(&self) -> u32 {
         if self.is_pressed { BLOCKS_PER_LANE_PRESSED } else { BLOCKS_PER_LANE }
     }
@@ -548,14 +553,13 @@ impl World {
     pub fn begin(&mut self, client: usize) {
         let rate = 950 + self.random.below(100);
         let blocks_per_lane = self.blocks_per_lane();
+        // In the product some nodes may not be, so that the FTL waits for flushes whatever they are.
+        let is_durable = !self.is_volatile() && !self.is_like_product;
         let of = &mut self.clients[client];
         assert!(of.machine.is_none(), "a machine runs there");
         (of.number, of.rate, of.paused) = (of.number + 8, rate, false);
         of.inbox.clear();
         let number = of.number;
-        // In the product some nodes may not be, so that the FTL waits for flushes whatever they are.
-        let is_volatile = self.kinds.iter().any(|kind| kind.is_volatile());
-        let is_durable = !is_volatile && !self.is_like_product;
         let now = Instant(self.now * rate / 1000);
         let (lanes, scrubs) = (self.lanes, self.is_narrow);
         let salvages = self.course == Course::Salvaged;

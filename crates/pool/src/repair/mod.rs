@@ -170,6 +170,13 @@ struct Job {
     leaves: Option<NodeId>,
 }
 
+impl Job {
+    /// Whether it makes a copy that the band lacks.
+    fn is_of_lacking(&self) -> bool {
+        matches!(self.urgency, Urgency::Lacking { .. })
+    }
+}
+
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Asked {
     Copy {
@@ -212,6 +219,9 @@ struct Scan {
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     lacking: u64,
+    /// Bands that are lacking until a copy that is under way is there, or of which there is news that the walk did not
+    /// look at.
+    unsettled: u64,
     draining: u64,
     spreading: u64,
     stuck: u64,
@@ -471,16 +481,17 @@ impl<D> Repair<D> {
         self.scan.is_counted = true;
         self.scan.after = None;
         self.damaged.retain(|name| !directory.is_over(*name));
-        let lacks = |job: &Job| matches!(job.urgency, Urgency::Lacking { .. });
-        let lacking = self.scan.last.lacking > 0 || self.jobs.values().any(lacks);
+        let lacking = self.scan.last.lacking + self.scan.last.unsettled > 0
+            || self.jobs.values().any(Job::is_of_lacking);
         if !lacking && self.damaged.is_empty() {
             self.scan.mended = self.scan.rounds;
         }
         let pause = if self.scan.again { SCAN_PAUSE_NS } else { RESCAN_NS };
         let rested = self.rest.values().map(|&at| at - now).min().unwrap_or(pause);
         self.scan.next_at = now + pause.min(rested.max(SCAN_PAUSE_NS));
-        if self.scan.last.lacking > 0 {
-            // The copy that such a band lacks may be there, though nobody has listed it.
+        if lacking {
+            // The copy that such a band lacks may be there, though nobody has listed it. And with a node that is clear
+            // an opening waits for one domain less: it may do without the only one that has the band by now.
             self.scan.leaving.clear();
         }
         let states: BTreeMap<NodeId, NodeState> =
@@ -497,7 +508,9 @@ impl<D> Repair<D> {
     /// Sees to one band.
     fn look(&mut self, now: Instant, band: &SealedBand) {
         let number = band.name.band;
-        if self.jobs.contains_key(&number) || self.told.contains(&number) {
+        let under_way = self.jobs.get(&number);
+        if under_way.is_some() || self.told.contains(&number) {
+            self.scan.now.unsettled += u64::from(under_way.is_none_or(Job::is_of_lacking));
             return;
         }
         let need = self.nodes.need(now, band, self.replicas(), self.limits());

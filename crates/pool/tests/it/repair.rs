@@ -30,6 +30,13 @@ struct Known {
     on_record: BTreeSet<BandName>,
 }
 
+impl Known {
+    fn sealed(&self) -> impl Iterator<Item = BandName> {
+        let sealed = self.bands.iter().filter(|(band, _)| !self.open.contains(band));
+        sealed.map(|(_, band)| band.name)
+    }
+}
+
 impl Directory for Known {
     fn next(&self, after: Option<u32>) -> Option<SealedBand> {
         let from = after.map_or(0, |after| after + 1);
@@ -252,6 +259,15 @@ impl World {
             RepairOutput::Clear(node) => {
                 let held = self.known.bands.values().any(|band| band.holders.contains(&node));
                 assert!(!held, "{node:?} still has what is needed");
+                // An opening waits for one domain less then.
+                for name in self.known.sealed().filter(|name| !self.known.on_record.contains(name))
+                {
+                    let beside = self.domains_beside(node, name, NodeState::counts);
+                    assert!(
+                        beside.len() >= REPLICAS,
+                        "{node:?} is clear, {name:?} is in {beside:?}"
+                    );
+                }
                 self.clear.insert(node);
             }
             RepairOutput::Stale(highest) => panic!("{highest:?} is nobody's"),
@@ -334,16 +350,26 @@ impl World {
         if is_rotten(node) && is_sound && self.known.on_record.contains(&name) {
             return true;
         }
-        let others = (0..NODES).filter(|&other| {
-            let has = self.nodes[other as usize].bands.get(&name).is_some_and(|copy| copy.sealed);
-            has && NodeId(other) != node && stays(self.views[other as usize].state)
-        });
-        let domains: BTreeSet<DomainId> = others.map(domain).collect();
+        let domains = self.domains_beside(node, name, stays);
         assert!(
             domains.len() >= REPLICAS,
             "{name:?} is freed on {node:?}, others are in {domains:?}"
         );
         false
+    }
+
+    /// Where the band is sealed beside this node.
+    fn domains_beside(
+        &self,
+        node: NodeId,
+        name: BandName,
+        stays: impl Fn(NodeState) -> bool,
+    ) -> BTreeSet<DomainId> {
+        let others = (0..NODES).filter(|&other| {
+            let has = self.nodes[other as usize].bands.get(&name).is_some_and(|copy| copy.sealed);
+            has && NodeId(other) != node && stays(self.views[other as usize].state)
+        });
+        others.map(domain).collect()
     }
 
     fn chaos(&mut self) {
@@ -532,11 +558,8 @@ fn drained() -> (Repair<u64>, Known) {
     on_all_but_the_last(&[NodeState::In, NodeState::Draining, NodeState::In])
 }
 
-/// Band 7 is on all nodes but the last one, which has room.
-fn on_all_but_the_last(states: &[NodeState]) -> (Repair<u64>, Known) {
-    let replicas = states.len() as u8 - 1;
-    let config = RepairConfig::new(GENERATION, replicas, SHAPE);
-    let (mut repair, mut known) = (Repair::<u64>::new(config), Known::default());
+/// Of durable nodes in domains of their own.
+fn views(states: &[NodeState]) -> Vec<NodeView> {
     let view = |node: u32, state| NodeView {
         node: NodeId(node),
         domain: DomainId(node),
@@ -546,10 +569,17 @@ fn on_all_but_the_last(states: &[NodeState]) -> (Repair<u64>, Known) {
         bands_used: 0,
         want: 1.0,
     };
-    let views = (0..).zip(states).map(|(node, state)| view(node, *state)).collect();
+    (0..).zip(states).map(|(node, state)| view(node, *state)).collect()
+}
+
+/// Band 7 is on all nodes but the last one, which has room.
+fn on_all_but_the_last(states: &[NodeState]) -> (Repair<u64>, Known) {
+    let replicas = states.len() as u8 - 1;
+    let config = RepairConfig::new(GENERATION, replicas, SHAPE);
+    let (mut repair, mut known) = (Repair::<u64>::new(config), Known::default());
     let name = BandName { volume: VolumeId(1), band: 7, life: 9 };
     let holders = (0..u32::from(replicas)).map(NodeId).collect();
-    repair.handle(Instant(1), RepairInput::Nodes(views), &known);
+    repair.handle(Instant(1), RepairInput::Nodes(views(states)), &known);
     while repair.poll().is_some() {}
     for node in 0..states.len() as u32 {
         repair.handle(Instant(1), RepairInput::Up(NodeId(node)), &known);
@@ -558,6 +588,31 @@ fn on_all_but_the_last(states: &[NodeState]) -> (Repair<u64>, Known) {
     known.bands.insert(7, SealedBand { name, pages: 4, holders });
     repair.handle(Instant(1), RepairInput::Look(7), &known);
     (repair, known)
+}
+
+/// No walk counts what is under way, and an opening waits for no node that is clear: it did without what such a node had
+/// and only one other one, which was away.
+#[test]
+fn a_node_is_not_clear_before_what_it_had_is_copied() {
+    let (mut repair, mut known) = on_all_but_the_last(&[NodeState::In; 3]);
+    // Whoever opened the volume did not hear of it what it has.
+    known.bands.get_mut(&7).expect("it is there").holders = vec![NodeId(0)];
+    let given_up = views(&[NodeState::In, NodeState::Out, NodeState::In]);
+    repair.handle(Instant(1), RepairInput::Nodes(given_up), &known);
+    let Some(RepairOutput::Node { node, id, ask: Ask::Copy { .. } }) = repair.poll() else {
+        panic!("a copy is asked for");
+    };
+    let mut now = Instant(2);
+    for _ in 0..3 {
+        repair.handle(now, RepairInput::Up(NodeId(2)), &known);
+        assert_eq!(repair.poll(), None, "the copy is not there yet");
+        now = now + SECOND;
+    }
+    repair.handle(now, RepairInput::Node { node, id, answer: &Answer::Done }, &known);
+    assert_eq!(repair.poll(), Some(RepairOutput::Joined(known.bands[&7].name, node)));
+    known.bands.get_mut(&7).expect("it is there").holders.push(node);
+    repair.handle(now, RepairInput::Up(NodeId(2)), &known);
+    assert_eq!(repair.poll(), Some(RepairOutput::Clear(NodeId(1))));
 }
 
 /// The directory takes no fifth holder: the copy was freed and made again without end.

@@ -21,6 +21,11 @@ struct Block {
 }
 
 impl Block {
+    /// Whether no flush has ended that began after it got what it holds.
+    fn was_promised_to_nobody(&self) -> bool {
+        self.is_lost || !self.open.is_empty() || !self.older.is_empty()
+    }
+
     fn shows(&mut self, value: u64, at: u64, is_volatile: bool) {
         let gone = std::iter::once(self.known).chain(self.open.drain(..));
         if is_volatile {
@@ -37,6 +42,8 @@ pub struct Model {
     newest: Generation,
     /// Nodes may lose what was not flushed.
     is_volatile: bool,
+    /// An FTL may find no way on, and fails whatever it is asked then.
+    gives_up: bool,
     /// How many writes were acknowledged before each flush that is under way was begun.
     flushing: Vec<u64>,
     pub openings: u64,
@@ -55,8 +62,8 @@ pub struct Model {
 }
 
 impl Model {
-    pub fn new(is_volatile: bool) -> Self {
-        Self { is_volatile, ..Self::default() }
+    pub fn new(is_volatile: bool, gives_up: bool) -> Self {
+        Self { is_volatile, gives_up, ..Self::default() }
     }
 
     /// Makes it part of the course.
@@ -113,6 +120,12 @@ impl Model {
                 true => self.unreadable += 1,
                 false => self.failures += 1,
             }
+            let of = self.blocks.get(&lba);
+            let may = wish != Wish::Read || of.is_some_and(Block::was_promised_to_nobody);
+            assert!(
+                may || self.gives_up,
+                "{generation:?} cannot read block {lba}, flushed: {of:x?}"
+            );
             return;
         };
         let newest = self.newest;

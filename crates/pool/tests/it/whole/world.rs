@@ -213,7 +213,7 @@ impl World {
             is_formatted: false,
             is_calm: false,
             kinds,
-            model: Model::new(is_volatile),
+            model: Model::new(is_volatile, is_pressed),
         };
         #[cfg(feature = "mutants")]
         if let Some(mutant) = mutant {

@@ -157,6 +157,15 @@ mod mutants {
         std::panic::catch_unwind(|| World::of(seed, scene, mutant).run()).is_err()
     }
 
+    /// Where the search begins: the seed that found it last, of those that only a few find. It need not be true.
+    fn first_seed(mutant: Mutant) -> u64 {
+        match mutant {
+            Mutant::PlaceNotRecorded => 1034,
+            Mutant::UnsureNotCounted => 424,
+            _ => 0,
+        }
+    }
+
     #[test]
     fn every_planted_bug_of_the_whole_is_found() {
         std::panic::set_hook(Box::new(|_| {}));
@@ -170,7 +179,8 @@ mod mutants {
         for (scene, mutant) in usual.into_iter().chain(narrow).chain(losing) {
             // A seed that goes wrong by itself finds nothing.
             let finds = |&seed: &u64| fails(seed, scene, Some(mutant)) && !fails(seed, scene, None);
-            let found = (0..2 * SEEDS).find(finds);
+            let first = first_seed(mutant);
+            let found = (first..2 * SEEDS).chain(0..first).find(finds);
             println!("{mutant:?}: found by seed {found:?}");
             missed.extend(found.is_none().then_some(mutant));
         }

@@ -275,10 +275,25 @@ impl<D: Clone> Remote<D> {
             members.map(|(block, nodes)| (block, nodes.len())).collect();
         for (block, members) in members {
             if self.lanes.is_short(self.now, members, &mut self.nodes) {
-                let step = self.programs.fail(block);
-                self.step(block, step);
+                self.fail(block);
             }
         }
+    }
+
+    /// Those of nodes that leave end where enough others take bands, so that repair moves them, too.
+    fn end_leaving(&mut self) {
+        let leaving: Vec<NodeId> = self.nodes.leaving().collect();
+        let open: Vec<BlockId> =
+            leaving.iter().flat_map(|node| self.programs.blocks_of(*node)).collect();
+        if !open.is_empty() && self.lanes.can_do_without(self.now, &leaving, &mut self.nodes) {
+            open.into_iter().for_each(|block| self.fail(block));
+        }
+    }
+
+    /// The band takes no more pages, or gets another opening.
+    fn fail(&mut self, block: BlockId) {
+        let step = self.programs.fail(block);
+        self.step(block, step);
     }
 
     pub(super) fn down(&mut self, node: NodeId) {
@@ -318,10 +333,7 @@ impl<D: Clone> Remote<D> {
     /// What a node has not flushed is lost there, as far as anybody knows; and it fails its open bands. With `hopes` it
     /// may turn out to have all of it when it is back, which counts where there is no other copy.
     fn unflushed(&mut self, node: NodeId, hopes: bool) {
-        for block in self.programs.blocks_of(node) {
-            let step = self.programs.fail(block);
-            self.step(block, step);
-        }
+        self.programs.blocks_of(node).into_iter().for_each(|block| self.fail(block));
         for name in self.flushes.down(node) {
             self.counters.unflushed_lost += 1;
             let Some(pages) = self.directory.life(name).map(|held| held.pages) else { continue };
@@ -604,12 +616,14 @@ impl<D: Clone> Remote<D> {
         for &node in &late {
             self.nodes.shy(node, self.now + self.config.shy_ns);
         }
-        let step = self.programs.fail(block);
-        self.step(block, step);
+        self.fail(block);
     }
 
     pub(super) fn pump(&mut self) {
         self.weights_stale |= self.nodes.expire(self.now);
+        if self.weights_stale {
+            self.end_leaving();
+        }
         self.bind();
         if self.chores.is_stirred() {
             for node in self.chores.nodes() {

@@ -114,6 +114,11 @@ impl<P> Nodes<P> {
         }
     }
 
+    /// Those that get none.
+    pub fn leaving(&self) -> impl Iterator<Item = NodeId> {
+        self.nodes.iter().filter(|(_, node)| node.leaves).map(|(id, _)| *id)
+    }
+
     /// The node is no part of the pool any more.
     pub fn remove(&mut self, id: NodeId) -> Vec<P> {
         let lost = self.down(id);

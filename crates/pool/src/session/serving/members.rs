@@ -148,6 +148,9 @@ impl<D: Clone> Serving<D> {
         for record in nodes.iter().filter(|record| old.get(&record.node) != Some(record)) {
             self.empty_again(record.node, record.state);
             self.tell(record.node);
+            if record.state != NodeState::In {
+                self.settle_loose();
+            }
         }
         self.outputs.push_back(Output::Connect(nodes));
         self.views();

@@ -3,11 +3,11 @@
 //! *seals* that repair waits for: of bands that were begun with fewer members than they should have, on nodes that are not
 //! durable at completion. Repair makes the copies that these bands never had when each that is there is sealed for good. The
 //! next checkpoint of the FTL would see to that, but where nothing is written there is none: so they are flushed. So are all
-//! others when somebody has bands spread anew: only those that are sealed for good may move.
+//! others when somebody has bands spread anew or a node drained: only those that are sealed for good may move.
 
 use super::Serving;
 use crate::client::{self, Closed};
-use crate::control::values::BandRecord;
+use crate::control::values::NodeState;
 use crate::message::NodeFacts;
 use crate::repair::RepairInput;
 use crate::words::{BandName, NodeId};
@@ -68,22 +68,30 @@ impl Seals {
 impl<D: Clone> Serving<D> {
     /// Members have sealed a band.
     pub(super) fn sealed(&mut self, Closed { name, pages, sealed, .. }: &Closed) {
-        let is_short = |record: &BandRecord| record.members.nodes().len() < self.replicas;
-        if *pages > 0 && self.registry.record(*name).is_some_and(is_short) {
+        let Some(record) = self.registry.record(*name).filter(|_| *pages > 0) else { return };
+        let members = record.members.nodes();
+        let is_short = members.len() < self.replicas;
+        let leaves =
+            |node: &NodeId| self.records.get(node).is_some_and(|of| of.state != NodeState::In);
+        if is_short || members.iter().any(leaves) {
             let durable =
                 |node| self.facts.get(node).is_some_and(|facts: &NodeFacts| facts.durable);
             let volatile = sealed.iter().filter(|node| !durable(node));
-            let seal = |&node| Seal { name: *name, node, is_short: true };
+            let seal = |&node| Seal { name: *name, node, is_short };
             self.seals.unsettled.extend(volatile.map(seal));
         }
     }
 
-    /// Bands are to move: those whose seals wait for a checkpoint, too. Where nothing is written none comes.
     pub(super) fn spread(&mut self, share: f64) {
+        self.settle_loose();
+        self.repair(RepairInput::Spread(share));
+    }
+
+    /// Bands are to move: those whose seals wait for a checkpoint, too. Where nothing is written none comes.
+    pub(super) fn settle_loose(&mut self) {
         let loose = self.standing.loose();
         let seal = |(name, node)| Seal { name, node, is_short: false };
         self.seals.unsettled.extend(loose.into_iter().map(seal));
-        self.repair(RepairInput::Spread(share));
     }
 
     /// Has them flushed; whether it did. An end that is postponed cannot wait for the flush that is under way: it began

@@ -246,6 +246,9 @@ impl World {
         {
             return false;
         }
+        if self.undrained().is_some() {
+            return false;
+        }
         match self.course {
             Course::Whole | Course::Anew | Course::Gone => true,
             Course::Salvaged => !self.goes_on_after(client),
@@ -266,6 +269,20 @@ impl World {
             }
         }
         None
+    }
+
+    /// A band of a node that is drained, where enough others can take it.
+    fn undrained(&self) -> Option<String> {
+        let machine = self.clients.iter().find_map(|client| client.machine.as_ref())?;
+        let takes = |(node, (_, state)): &(&NodeId, &(DomainId, NodeState))| {
+            *state == NodeState::In && self.has(**node)
+        };
+        let domains: BTreeSet<DomainId> =
+            self.states.iter().filter(takes).map(|(_, (domain, _))| *domain).collect();
+        let drains = |node: &NodeId| self.states[node].1 == NodeState::Draining;
+        let mut bands = machine.session.client()?.directory().bands();
+        let left = bands.find(|held| held.nodes.iter().any(drains))?;
+        (domains.len() >= usize::from(REPLICAS)).then(|| format!("{left:?}"))
     }
 
     /// What the last machine thinks is where is there.

@@ -139,6 +139,9 @@ pub struct BandEntry {
     /// Those of them, from the first on, that are sound as far as the node knows. Behind the first one that is not others
     /// are: the medium is damaged, or a power cut has left out what was not flushed, and nothing tells which.
     pub sound: u32,
+    /// It is not sealed, and more was written behind its pages, of which nothing is sound: a power cut has torn it, or it
+    /// is damaged. So it does not say where the band ends.
+    pub torn: bool,
 }
 
 /// The answer to an [`Ask`], always with [`Signals`].

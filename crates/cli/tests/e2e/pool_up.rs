@@ -133,14 +133,18 @@ fn wait_for_node(up: &Up, node: usize) {
     }
 }
 
-/// Flips bits of a block below a drive that runs; false if the drive does not have it.
-fn damage(drive: &str, block: &[u8]) -> bool {
+/// Flips bits of each of these blocks below a drive, which may run; false if the drive does not have one of them.
+fn damage(drive: &str, blocks: &[u8]) -> bool {
     let bytes = std::fs::read(drive).expect("a plain file");
-    let Some(at) = bytes.chunks(4096).position(|chunk| chunk == block) else { return false };
     let file = File::options().write(true).open(drive).expect("a plain file");
-    file.write_all_at(&[!block[0]], at as u64 * 4096).expect("it is written");
+    let is_flipped = |block: &[u8]| {
+        let at = bytes.chunks(4096).position(|chunk| chunk == block);
+        let flip = |at| file.write_all_at(&[!block[0]], at as u64 * 4096).expect("it is written");
+        at.map(flip).is_some()
+    };
+    let are_flipped = blocks.chunks(4096).all(is_flipped);
     file.sync_all().expect("it is written");
-    true
+    are_flipped
 }
 
 /// What an administrator does meanwhile.
@@ -332,6 +336,34 @@ fn copies_that_are_damaged_at_different_places_are_together_one_that_is_sound() 
     }
     check(&mut client, 1, 0..64);
     up.stop();
+}
+
+/// The damaged copy said where its bands ended, and the sound one was cut there: flushed blocks were what they had been
+/// before, and scrub found nothing.
+#[test]
+fn damage_at_the_end_of_one_copy_takes_nothing_from_the_other() {
+    let scratch = Scratch::new("pool-up-ends");
+    let drives = scratch.file("drives");
+    let args = ["--nodes", "2", "--ssds", "1", "--size", "32MiB", "--dir", &*drives];
+    // The last pages of bands that are open: of each of two drives in its turn, after a kill and after an end in order.
+    for (seed, node, is_killed) in [(1, 1, true), (2, 2, true), (3, 1, false)] {
+        let mut up = Up::start(&scratch, &args);
+        write(&mut up.client(), seed, 0..32);
+        if is_killed {
+            up.child.kill().expect("it runs");
+            up.child.wait().expect("it was killed");
+        } else {
+            up.stop();
+        }
+        let last: Vec<u8> = (28..32).flat_map(|piece| pattern(seed << 16 | piece, PIECE)).collect();
+        assert!(damage(&format!("{drives}/drive-{node}"), &last), "it is there");
+        let up = Up::start(&scratch, &args);
+        check(&mut up.client(), seed, 0..32);
+        let found = up.scrub();
+        assert_eq!(found["repair"]["bands_lacking"], 0, "{found}");
+        check(&mut up.client(), seed, 0..32);
+        up.stop();
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::format::header_of;
 use super::mount::{Mount, Probe, Stage};
 use super::{Lanes, NONE, RawUnits};
 use crate::mutant::Mutant;
-use flash::{BlockId, SlotId, SlotRead};
+use flash::{BlockId, SlotId, SlotRead, SlotStatus};
 
 /// What is asked of a block.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -44,6 +44,8 @@ pub(super) struct End {
     whole: bool,
     /// The first page that was missing, where the search goes on behind it.
     gap: Option<u32>,
+    /// The last page that says nothing of this write, and is not blank.
+    torn: Option<u32>,
     asked: Asked,
 }
 
@@ -70,6 +72,7 @@ impl RawUnits {
         mount.stage = Stage::Ends;
         mount.pages = vec![0; self.map.len()];
         mount.gaps = vec![None; self.map.len()];
+        mount.torn = vec![false; self.map.len()];
         for (at, &block) in self.map.iter().enumerate() {
             if block == NONE {
                 continue;
@@ -85,6 +88,7 @@ impl RawUnits {
                 high: pages_per_block,
                 whole: false,
                 gap: None,
+                torn: None,
                 asked: Asked::Last,
             };
             let mut page = pages_per_block - 1;
@@ -148,6 +152,9 @@ impl RawUnits {
         if found == Page::Damaged || end.asked == Asked::Told && found == Page::Missing {
             mount.report.note_damaged(&self.geometry, slot);
         }
+        if found == Page::Missing && slots.iter().any(|read| self.is_torn(read)) {
+            end.torn = end.torn.max(Some(page));
+        }
         let next = match end.asked {
             Asked::Told => None,
             _ => self.next_page(mount, &mut end, (block, page), found),
@@ -155,6 +162,7 @@ impl RawUnits {
         let Some(next) = next else {
             let at = (end.raw * self.lanes.gang + end.member) as usize;
             (mount.pages[at], mount.gaps[at]) = (end.low, end.gap.filter(|gap| *gap < end.low));
+            mount.torn[at] = end.torn.is_some_and(|page| page >= end.low);
             return;
         };
         mount.report.bands_scanned += u32::from(page + 1 == self.geometry.pages_per_block);
@@ -180,6 +188,15 @@ impl RawUnits {
             && slots.iter().any(SlotRead::is_readable)
             || slots.iter().any(|read| read.durable);
         if written { Page::Damaged } else { Page::Missing }
+    }
+
+    /// Whether a slot that is not sound says that something was written. What nothing was written to is unreadable as well
+    /// where a program is not durable when it ends: only the medium's own notes could tell, and these may be lost.
+    fn is_torn(&self, read: &SlotRead<'_>) -> bool {
+        match self.geometry.durable_at_completion {
+            true => read.status != SlotStatus::Erased,
+            false => read.is_readable(),
+        }
     }
 
     /// The page to ask after `page`; `None` when `low` is the end.

@@ -99,6 +99,8 @@ pub(crate) struct RawBlock {
     pub pages_taken: u32,
     /// The first page that was missing when it was recovered, where others lie behind it.
     pub gap: Option<u32>,
+    /// When it was recovered there was more behind these pages, and not all of it sound.
+    pub goes_on: bool,
     pub sequence: u64,
     /// Blocks of it are lost: what lay there cannot be read before the erase.
     pub lost: bool,

@@ -86,6 +86,8 @@ pub(crate) struct Mount {
     pub(super) pages: Vec<u32>,
     /// And the first that is missing before the last of these.
     pub(super) gaps: Vec<Option<u32>>,
+    /// Whether behind the last of these lies what is not sound.
+    pub(super) torn: Vec<bool>,
     pub(super) report: MountReport,
     error: Option<MountError>,
 }
@@ -153,6 +155,7 @@ impl RawUnits {
             ends: BTreeMap::new(),
             pages: Vec::new(),
             gaps: Vec::new(),
+            torn: Vec::new(),
             report: MountReport { bands_probed, ..MountReport::default() },
             error: None,
         }));
@@ -506,6 +509,9 @@ impl RawUnits {
         let ends =
             (0..).zip(&mount.pages[members.clone()]).map(|(member, &pages)| pages * gang + member);
         let found = ends.min().unwrap_or(0).min(self.lanes.pages);
+        let goes_on = (0..).zip(members.clone()).any(|(member, at)| {
+            mount.torn[at] || mount.pages[at] > self.lanes.pages_of(member, found)
+        });
         let gaps = (0..).zip(&mount.gaps[members]);
         let gap = gaps.filter_map(|(member, gap)| Some((*gap)? * gang + member)).min();
         let half_erased = told.is_none() && self.is_half_erased(mount, raw);
@@ -538,6 +544,7 @@ impl RawUnits {
         let entry = &mut self.raw[raw as usize];
         (entry.state, entry.pages, entry.pages_taken) = (state, pages, pages);
         (entry.gap, entry.lost) = (gap, missing > 0);
+        entry.goes_on = told.is_none() && goes_on;
         for member in 0..gang {
             if let Some(block) = self.block_at(raw, member) {
                 self.set_use(block, Use::Raw);

@@ -75,6 +75,8 @@ pub struct RawBlockState {
     /// Those before a page that is missing, if a power cut or damage has left one out: behind it lies what may have been flushed, or
     /// not.
     pub blocks_before_gap: u32,
+    /// More was written behind them, and is not all sound: a power cut has torn it, or it is damaged.
+    pub goes_on: bool,
     /// The owner's bytes.
     pub tag: Option<u128>,
     /// Names the write; a later one has a larger number.
@@ -109,6 +111,7 @@ impl RawUnits {
             blocks_written: block.pages * self.geometry.slots_per_page,
             blocks_before_gap: block.gap.map_or(block.pages, |gap| gap.min(block.pages))
                 * self.geometry.slots_per_page,
+            goes_on: block.goes_on,
             tag: self.tags.get(&raw).copied(),
             sequence: block.sequence,
         })

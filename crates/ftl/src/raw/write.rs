@@ -407,7 +407,7 @@ impl RawUnits {
         }
         let sequence = block.sequence;
         (block.state, block.pages, block.pages_taken) = (RawState::Erased, 0, 0);
-        block.gap = None;
+        (block.gap, block.goes_on) = (None, false);
         self.open.remove(&raw);
         self.tags.remove(&raw);
         let later = self.erases_later() && self.dead_fit(lane, self.lanes.gang);

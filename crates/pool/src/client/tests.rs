@@ -174,7 +174,7 @@ fn listed(node: u32, band: u32, pages: u32) -> (NodeId, BandEntry) {
     let shape = crate::words::BandShape { pages: 4, slots_per_page: 2 };
     let name = BandName { volume: VOLUME, band, life: 1 << 32 | 5 };
     let header = BandHeader { members, shape };
-    (NodeId(node), BandEntry { band: name, header, pages, sealed: true, sound: pages })
+    (NodeId(node), BandEntry { band: name, header, pages, sealed: true, sound: pages, torn: false })
 }
 
 #[test]

@@ -142,6 +142,7 @@ impl<D: Data> MemoryStore<D> {
                 pages: band.pages.len() as u32,
                 sealed: band.sealed,
                 sound: band.pages.len() as u32,
+                torn: false,
             },
             failed: band.failed,
         });

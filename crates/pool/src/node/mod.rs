@@ -197,6 +197,8 @@ struct Band {
     pages: u32,
     /// The first of them that the store has found damaged, or any number behind the last.
     sound: u32,
+    /// More was written behind them, and is not sound.
+    torn: bool,
     state: BandState,
     /// Appends at the store.
     appending: u32,
@@ -271,9 +273,9 @@ impl<D: Data> Node<D> {
                 band if band.failed => BandState::Failed,
                 band => BandState::Open { taken: band.entry.pages },
             };
-            let BandEntry { band, header, pages, sound, .. } = band.entry;
+            let BandEntry { band, header, pages, sound, torn, .. } = band.entry;
             let sound = if sound < pages { sound } else { ALL_SOUND };
-            bands.insert(band, Band { pages, sound, ..Band::new(header, state) });
+            bands.insert(band, Band { pages, sound, torn, ..Band::new(header, state) });
         }
         let fences = found.fences.into_iter();
         Self {

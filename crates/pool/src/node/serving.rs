@@ -231,6 +231,7 @@ impl<D: Data> Node<D> {
                 pages: band.pages,
                 sealed: band.state == BandState::Sealed,
                 sound: band.sound.min(band.pages),
+                torn: band.torn && band.state != BandState::Sealed,
             });
         let bands: Vec<BandEntry> =
             visible.by_ref().take(self.settings.list_max as usize).collect();
@@ -353,7 +354,7 @@ impl Band {
     /// Without a page yet.
     pub(super) fn new(header: BandHeader, state: BandState) -> Self {
         let waiting = VecDeque::new();
-        Self { header, pages: 0, sound: ALL_SOUND, state, appending: 0, waiting }
+        Self { header, pages: 0, sound: ALL_SOUND, torn: false, state, appending: 0, waiting }
     }
 
     /// Whether anybody may know of it.

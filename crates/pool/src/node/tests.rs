@@ -223,7 +223,14 @@ fn a_seal_forgets_the_rest_and_survives_a_power_cut() {
     assert_eq!(rig.ask(seal(1, 2, 1)), Answer::Done, "it waits for what is on its way");
     assert_eq!(rig.wait(last), Answer::Done);
     rig.cut();
-    let entry = BandEntry { band: band(1), header: header(), pages: 2, sealed: true, sound: 2 };
+    let entry = BandEntry {
+        band: band(1),
+        header: header(),
+        pages: 2,
+        sealed: true,
+        sound: 2,
+        torn: false,
+    };
     assert_eq!(bands_of(rig.ask(list(1, None))), [entry]);
     assert_eq!(rig.ask(read(1, 4, 1, 1)), refused(Refusal::Invalid));
     assert_eq!(rig.ask(seal(1, 2, 1)), Answer::Done);

@@ -16,6 +16,11 @@ pub type Seen = (NodeId, Option<BandEntry>);
 /// all that was acknowledged, and every copy is of that, a damaged one too. A member that has nothing any more, since
 /// repair emptied it, would else make the band one of no pages. Who made the copy saw to it that the members that it
 /// left have theirs in as many domains as there are replicas, so whoever has listed all but fewer domains sees one.
+///
+/// A copy that is torn does not say where the band ends: what is behind its pages may be damaged and have been
+/// acknowledged. Nor does a member that has nothing: the first page may be damaged. Where another one says it and has all
+/// of it sound that counts, and these are too short. Where all are torn it was most likely the power, which leaves each
+/// of them at another page, and none that was acknowledged.
 pub fn pages(record: &BandRecord, seen: &[Seen], mutant: Option<Mutant>) -> Option<u32> {
     if record.sealed.is_some() {
         return record.sealed;
@@ -30,10 +35,15 @@ pub fn pages(record: &BandRecord, seen: &[Seen], mutant: Option<Mutant>) -> Opti
     }
     let whole = seen.iter().filter(|(node, _)| !record.is_lacking(*node));
     let sealed = whole.filter_map(|(_, entry)| entry.filter(|entry| entry.sealed));
-    sealed
-        .map(|entry| entry.pages)
-        .min()
-        .or_else(|| counted().map(|entry| entry.map_or(0, |entry| entry.pages)).min())
+    sealed.map(|entry| entry.pages).min().or_else(|| {
+        let shortest = |entries: &mut dyn Iterator<Item = &Option<BandEntry>>| {
+            entries.map(|entry| entry.map_or(0, |entry| entry.pages)).min()
+        };
+        let says = |entry: &&Option<BandEntry>| entry.is_some_and(|entry| !entry.torn);
+        let untorn = shortest(&mut counted().filter(says));
+        let has = |pages: u32| counted().flatten().any(|entry| entry.sound >= pages);
+        untorn.filter(|pages| has(*pages)).or_else(|| shortest(&mut counted()))
+    })
 }
 
 /// Whether all members have it sealed alike: then each says by itself where the band ends, and nothing has to be
@@ -85,7 +95,7 @@ mod tests {
 
     fn entry() -> BandEntry {
         let (band, header) = Default::default();
-        BandEntry { band, header, pages: 0, sealed: false, sound: 0 }
+        BandEntry { band, header, pages: 0, sealed: false, sound: 0, torn: false }
     }
 
     fn record(lacks: u8, sealed: Option<u32>) -> BandRecord {
@@ -98,7 +108,7 @@ mod tests {
         let open = record(0, None);
         let found = [seen(1, 5, false), seen(2, 3, false)];
         assert_eq!(pages(&open, &found, None), Some(3));
-        assert_eq!(pages(&open, &[found[0], (NodeId(3), None)], None), Some(0));
+        assert_eq!(pages(&open, &[(NodeId(3), None)], None), Some(0));
         assert_eq!(pages(&open, &[], None), None);
         assert_eq!(pages(&open, &[seen(4, 2, false)], None), None, "no member of its write set");
     }
@@ -115,6 +125,23 @@ mod tests {
         let degraded = record(0b010, None);
         assert_eq!(pages(&degraded, &[seen(1, 5, false), seen(2, 3, false)], None), Some(5));
         assert_eq!(pages(&degraded, &[seen(2, 3, false)], None), None);
+    }
+
+    #[test]
+    fn a_copy_that_is_torn_does_not_say_where_the_band_ends() {
+        let torn = |node, pages| {
+            let (node, entry) = seen(node, pages, false);
+            (node, entry.map(|entry| BandEntry { torn: true, ..entry }))
+        };
+        let open = record(0, None);
+        assert_eq!(pages(&open, &[torn(1, 3), seen(2, 5, false)], None), Some(5));
+        assert_eq!(pages(&open, &[torn(1, 6), seen(2, 5, false)], None), Some(5));
+        assert_eq!(pages(&open, &[(NodeId(1), None), seen(2, 5, false)], None), Some(5));
+        assert_eq!(pages(&open, &[torn(1, 3), torn(2, 4)], None), Some(3), "the power was cut");
+        assert_eq!(pages(&open, &[torn(1, 3)], None), Some(3), "nobody else is there");
+        let (node, entry) = seen(2, 5, false);
+        let damaged = entry.map(|entry| BandEntry { sound: 2, ..entry });
+        assert_eq!(pages(&open, &[torn(1, 3), (node, damaged)], None), Some(3), "nobody has more");
     }
 
     #[test]

@@ -25,7 +25,9 @@
 //! *The prefix.* Each page that was ever acknowledged is on every member of `S`, hence on each one that was
 //! fenced, and each copy is told as far as anything of it is there. So the number of acknowledged pages is at most the
 //! least count of any fenced member of `S`, and cutting the band there loses none of them; all fenced members of `S` have
-//! that prefix, byte for byte, as a page of a life is written with one content only. (Where a drive is damaged, or the
+//! that prefix, byte for byte, as a page of a life is written with one content only. (A copy behind which something lies
+//! that is not sound, or that is not there at all, may be one that lost acknowledged pages: it has no say where another
+//! one says more and has all of that sound, see [`decide::pages`]. Where a drive is damaged, or the
 //! power was cut before a flush, pages in it may be missing: the node says from where on, and such a copy is none, but it
 //! is read for what others lack. Where there are only such copies the opening waits for whoever may have a better one.) Pages beyond may be dropped: that
 //! member is known not to have them. Nor was such a page ever shown: the FTL shows what was acknowledged. Where

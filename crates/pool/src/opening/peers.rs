@@ -291,7 +291,14 @@ impl Peer {
             Task::Seal { name, pages } => self.seal(name, pages),
             Task::Copy { name, header, pages, .. } => {
                 self.unflushed = true;
-                let entry = BandEntry { band: name, header, pages, sealed: true, sound: pages };
+                let entry = BandEntry {
+                    band: name,
+                    header,
+                    pages,
+                    sealed: true,
+                    sound: pages,
+                    torn: false,
+                };
                 self.entries.insert(name, entry);
             }
             Task::Flush => self.unflushed = false,

@@ -398,6 +398,7 @@ impl<'a, D> Writer<'a, D> {
                     self.u32(entry.pages);
                     self.u8(u8::from(entry.sealed));
                     self.u32(entry.sound);
+                    self.u8(u8::from(entry.torn));
                 }
                 self.u8(u8::from(*more));
             }
@@ -468,7 +469,8 @@ impl Reader<'_> {
                     if sound > pages {
                         return Err(WireError::Field { what });
                     }
-                    bands.push(BandEntry { band, header, pages, sealed, sound });
+                    let torn = self.flag("whether it is torn")?;
+                    bands.push(BandEntry { band, header, pages, sealed, sound, torn });
                 }
                 Answer::Bands { bands, more: self.flag("whether there are more bands")? }
             }

@@ -73,6 +73,7 @@ fn answer(random: &mut Random) -> Answer<u64> {
                     pages,
                     sealed: random.chance(0.5),
                     sound: if random.chance(0.5) { pages } else { pages / 2 },
+                    torn: random.chance(0.5),
                 }
             });
             Answer::Bands { bands: bands.collect(), more: random.chance(0.5) }
@@ -198,6 +199,7 @@ fn what_is_too_long_is_refused_before_anything_is_allocated_for_it() {
         pages: 0,
         sealed: false,
         sound: 0,
+        torn: false,
     }];
     let bands = Answer::Bands { bands: bands.repeat(LIST_MAX + 1), more: false };
     let (id, signals) = (AskId(1), Signals::default());
@@ -242,7 +244,7 @@ fn the_bytes_of_each_kind_are_those_of_the_table() {
         Slot { oob: [0xaa; 32], crc: 9, data: Some(1) },
         Slot { oob: [0xbb; 32], crc: 10, data: None },
     ];
-    let entry = BandEntry { band, header, pages: 3, sealed: true, sound: 2 };
+    let entry = BandEntry { band, header, pages: 3, sealed: true, sound: 2, torn: false };
     let facts =
         NodeFacts { node: NodeId(1), durable: true, bands: 16, bands_used: 2, band_pages: 136 };
     let hello = Hello { pool: PoolId(3), node: NodeId(1), name: "me".into(), facts: Some(facts) };
@@ -285,6 +287,7 @@ fn a_list_does_not_tell_of_more_sound_pages_than_there_are() {
         pages: 3,
         sealed: true,
         sound: 4,
+        torn: false,
     };
     let answer = Answer::Bands { bands: vec![entry], more: false };
     let (id, signals) = (AskId(1), Signals::default());

@@ -680,7 +680,9 @@ fn lengths(opened: &Opened) -> Vec<(u32, u32)> {
 #[test]
 fn an_opening_that_ends_after_any_ask_is_begun_anew_by_another_and_finds_the_same() {
     let expected = [(0, 2), (1, 1), (3, 2), (4, 4), (6, 4)];
-    assert_eq!(lengths(&of_every_kind().open()), expected);
+    // Of band 2 one member has nothing, which may be damage, and the other one has a page.
+    let all = [(0, 2), (1, 1), (2, 1), (3, 2), (4, 4), (6, 4)];
+    assert_eq!(lengths(&of_every_kind().open()), all);
     let mut ended = 0;
     for asks in 0.. {
         // With all nodes, and with one of them away before or after.
@@ -697,11 +699,12 @@ fn an_opening_that_ends_after_any_ask_is_begun_anew_by_another_and_finds_the_sam
             let mut second = pool.opening(2);
             let until = pool.now + 20 * SECOND;
             let Some(found) = pool.run(&mut second, until) else {
-                // Band 4 has one member with all of it, band 3 may have one that was ended.
-                assert_eq!(
-                    after,
-                    0,
-                    "after {asks} asks without {before}: {}",
+                // Band 4 has one member with all of it, band 3 may have one that was ended. Node 2 alone has a page of
+                // band 2: once that is on record it is waited for until it was copied.
+                let waits_for = |node| second.explain(Instant(until)).contains(node);
+                assert!(
+                    after == 0 || after == 2 && waits_for("of band 2, one of nodes 2"),
+                    "after {asks} asks without {before} and {after}: {}",
                     second.explain(Instant(until))
                 );
                 continue;

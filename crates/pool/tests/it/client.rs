@@ -115,6 +115,7 @@ impl Node {
                     pages: of.pages.len() as u32,
                     sealed: of.sealed,
                     sound: of.pages.len() as u32,
+                    torn: false,
                 };
                 let bands = self.bands.iter().map(entry).collect();
                 return Ok(Answer::Bands { bands, more: false });

@@ -143,6 +143,7 @@ impl Node {
             pages: of.pages.len() as u32,
             sealed: of.sealed,
             sound: of.sound(),
+            torn: false,
         };
         let bands: Vec<_> = behind.by_ref().take(self.list_max).map(entry).collect();
         Answer::Bands { bands, more: self.list_max == 0 || behind.next().is_some() }

@@ -179,6 +179,7 @@ impl<D: Data> RawStore<D> {
             header: opening.header,
             pages: 0,
             sound: ALL_SOUND,
+            torn: false,
             sealed: false,
             hidden: opening.hidden,
             failed: false,

@@ -53,6 +53,8 @@ pub(super) struct Look {
     thin: bool,
     /// All that was written was understood.
     clean: bool,
+    /// Behind the last page that is known lies what is none.
+    torn: bool,
     /// The data are read, too, and footers do not count.
     checks: bool,
     /// Only footers of so many pages count: what the log says, where it knows of all seals.
@@ -134,9 +136,9 @@ impl<D: Data> RawStore<D> {
 
     fn found(&self) -> Found {
         let bands = self.bands.iter().map(|(&band, held)| {
-            let &Held { header, pages, sealed, sound, failed, .. } = held;
+            let &Held { header, pages, sealed, sound, torn, failed, .. } = held;
             let sound = sound.min(pages);
-            FoundBand { entry: BandEntry { band, header, pages, sealed, sound }, failed }
+            FoundBand { entry: BandEntry { band, header, pages, sealed, sound, torn }, failed }
         });
         let lanes = self.units.lanes();
         let alive = (0..lanes.lanes).filter(|&lane| !self.units.is_lane_gone(lane)).count();
@@ -170,6 +172,7 @@ impl<D: Data> RawStore<D> {
             sealed: None,
             thin: false,
             clean: true,
+            torn: false,
             checks,
             told: sealed.map(|sealed| sealed.pages),
             sums: Vec::new(),
@@ -264,6 +267,7 @@ impl<D: Data> RawStore<D> {
         let block = self.units.raw_block(lba).expect("it is one");
         let unanswered = look.unanswered;
         let sound = look.sound();
+        let torn = (look.torn || block.goes_on) && look.sealed.is_none();
         let Look { band, written, entries, header, hidden, sealed, thin, clean, .. } = look;
         let counts = sealed.is_some() || !hidden && !entries.is_empty();
         if !counts && unanswered {
@@ -300,6 +304,7 @@ impl<D: Data> RawStore<D> {
             header,
             pages,
             sound,
+            torn,
             sealed: sealed.is_some(),
             hidden,
             failed,
@@ -396,19 +401,19 @@ impl Look {
         });
         let Some(header) = header.filter(|it| it.page < it.header.shape.pages.min(self.written))
         else {
-            self.clean = false;
+            (self.clean, self.torn) = (false, true);
             return Some(Next::Walk { place: place + page });
         };
         let end = place + 1 + header.stored();
         if end > self.written {
-            // Torn.
-            self.clean = false;
+            (self.clean, self.torn) = (false, true);
             return None;
         }
         self.lose_up_to(header.page as usize);
         self.hidden |= header.hidden;
         self.header = Some(header.header);
         self.entries.push(header.entry());
+        self.torn = false;
         if !self.checks || header.stored() == 0 {
             return Some(Next::Walk { place: end.next_multiple_of(page) });
         }
@@ -476,6 +481,7 @@ mod tests {
             sealed: None,
             thin: false,
             clean: true,
+            torn: false,
             checks: false,
             told: None,
             sums: Vec::new(),

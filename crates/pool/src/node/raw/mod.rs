@@ -114,6 +114,8 @@ struct Held {
     pages: u32,
     /// The first of them that was damaged when the store was opened, or any number behind the last.
     sound: u32,
+    /// There was more behind them, and none of it sound.
+    torn: bool,
     sealed: bool,
     hidden: bool,
     /// Takes no more appends, and its raw block no more footer.

@@ -416,14 +416,16 @@ fn list(asks: &Asks) -> Result<End, Failure> {
     let all: Vec<Value> = all.iter().map(|found| status::volume_record(&found.record)).collect();
     match asks.json {
         true => print_json(&json!(all)),
-        false => print(&volumes_text(&all)),
+        false => print(&volumes_text(&all, false)),
     }
     Ok(End::Good)
 }
 
-/// One row a volume.
-pub fn volumes_text(volumes: &[Value]) -> String {
-    let heads = ["  volume", "size", "copies", "bands", "degraded", "owner"].map(str::to_owned);
+/// One row a volume, and who owns it if that was asked.
+pub fn volumes_text(volumes: &[Value], has_owners: bool) -> String {
+    let heads =
+        ["  volume", "size", "copies", "bands", "if nodes lack", "owner"].map(str::to_owned);
+    let columns = heads.len() - usize::from(!has_owners);
     let row = |of: &Value| {
         let owner = match &of["owner"]["generation"] {
             Value::Number(generation) if of["owner"]["released"] == true => {
@@ -445,8 +447,9 @@ pub fn volumes_text(volumes: &[Value]) -> String {
             owner,
         ]
     };
-    let rows: Vec<Vec<String>> =
+    let mut rows: Vec<Vec<String>> =
         [heads.to_vec()].into_iter().chain(volumes.iter().map(row)).collect();
+    rows.iter_mut().for_each(|row| row.truncate(columns));
     table(&rows)
 }
 

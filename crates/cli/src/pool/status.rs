@@ -40,7 +40,7 @@ pub fn rest_text(status: &Value) -> String {
     let volumes = status["volumes"].as_array().cloned().unwrap_or_default();
     let mut text = format!("\nvolumes: {}\n", volumes.len());
     if !volumes.is_empty() {
-        text += &volumes_text(&volumes);
+        text += &volumes_text(&volumes, true);
     }
     for volume in &volumes {
         text +=
@@ -116,6 +116,11 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        let listed = volumes_text(&[json!({ "name": "data", "degraded": "pause" })], false);
+        assert!(
+            listed.contains("pause") && !listed.contains("owner"),
+            "nobody was asked: {listed}"
+        );
         status["controller"] = json!({ "address": "a:1", "error": "a:1: does not answer" });
         assert!(as_text(&status).contains("controller: a:1: does not answer"));
         status["controller"] = json!({ "address": "a:1", "plan": { "text": "policy solver" } });

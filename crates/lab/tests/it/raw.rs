@@ -2,7 +2,7 @@
 
 use crate::{THREADS, passed, seeds};
 use flash::{
-    BlockId, Hint, Instant, MILLISECOND, Operation, Pairing, Random, RequestError, SlotId,
+    BlockId, Hint, Instant, Lba, MILLISECOND, Operation, Pairing, Random, RequestError, SlotId,
 };
 use ftl::raw::format::LaneRecord;
 use ftl::raw::ids::{Id, Ids, Step as IdStep};
@@ -565,4 +565,35 @@ fn what_lies_behind_a_damaged_page_is_read_after_a_crash() {
             assert_eq!(read.is_ok(), page != 1, "{manner:?}, page {page}: {read:?}");
         }
     }
+}
+
+/// A host that keeps copies elsewhere would take the damaged end for one that was never written, and cut them there.
+#[test]
+fn a_raw_block_whose_last_page_is_damaged_says_that_it_went_on() {
+    let mut options = RawCrashOptions::of_seed(0, Manner::Nand(Pairing::None));
+    options.settings.write = WriteUnit::Page;
+    let mut sim = formatted(&options, 1);
+    let slots = sim.medium().geometry().slots_per_page;
+    for page in 0..3 {
+        let stamps: Vec<u64> = (0..slots).map(|slot| u64::from(page * slots + slot) + 1).collect();
+        sim.write(0, page * slots, &stamps, (true, false), Hint::default());
+        done(&mut sim).expect("is written");
+    }
+    let (now, settings, medium) = (sim.now(), &options.settings, sim.into_medium());
+    let found = |medium| {
+        let mut sim = Sim::mount_raw(medium, 2, settings.clone(), now).expect("sound settings");
+        sim.run_until_ready().expect("mounts");
+        let block = sim.ftl().raw_block(Lba(0)).expect("it is one");
+        (block.blocks_written, block.goes_on)
+    };
+    assert_eq!(found(medium.clone()), (3 * slots, false));
+    let mut damaged = medium;
+    for slot in (0..damaged.geometry().slots() as u32).map(SlotId) {
+        if let Some((_, Content::Stamp(stamp))) = damaged.peek(slot)
+            && stamp > u64::from(2 * slots)
+        {
+            damaged.rot(slot);
+        }
+    }
+    assert_eq!(found(damaged), (2 * slots, true));
 }

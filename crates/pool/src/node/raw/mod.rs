@@ -83,7 +83,8 @@ impl std::fmt::Display for OpenError {
             Self::Log => write!(
                 f,
                 "the log of fences on this drive is damaged or gone, so nobody knows which owners of a volume were shut \
-                 out: format the drive and let its bands be repaired from the other nodes"
+                 out: give the node up (`weir pool replace NODE --by none`), so that its bands are copied from the others, and \
+                 let the drive, formatted, join under a new number"
             ),
             Self::Shape(why) => f.write_str(why),
         }

@@ -36,13 +36,10 @@ pub fn pages(record: &BandRecord, seen: &[Seen], mutant: Option<Mutant>) -> Opti
     let whole = seen.iter().filter(|(node, _)| !record.is_lacking(*node));
     let sealed = whole.filter_map(|(_, entry)| entry.filter(|entry| entry.sealed));
     sealed.map(|entry| entry.pages).min().or_else(|| {
-        let shortest = |entries: &mut dyn Iterator<Item = &Option<BandEntry>>| {
-            entries.map(|entry| entry.map_or(0, |entry| entry.pages)).min()
-        };
-        let says = |entry: &&Option<BandEntry>| entry.is_some_and(|entry| !entry.torn);
-        let untorn = shortest(&mut counted().filter(says));
-        let has = |pages: u32| counted().flatten().any(|entry| entry.sound >= pages);
-        untorn.filter(|pages| has(*pages)).or_else(|| shortest(&mut counted()))
+        let untorn = counted().flatten().filter(|entry| !entry.torn).map(|entry| entry.pages).min();
+        let has = |pages: &u32| counted().flatten().any(|entry| entry.sound >= *pages);
+        let shortest = || counted().map(|entry| entry.map_or(0, |entry| entry.pages)).min();
+        untorn.filter(has).or_else(shortest)
     })
 }
 

@@ -170,13 +170,6 @@ struct Job {
     leaves: Option<NodeId>,
 }
 
-impl Job {
-    /// Whether it makes a copy that the band lacks.
-    fn is_of_lacking(&self) -> bool {
-        matches!(self.urgency, Urgency::Lacking { .. })
-    }
-}
-
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Asked {
     Copy {
@@ -482,7 +475,7 @@ impl<D> Repair<D> {
         self.scan.after = None;
         self.damaged.retain(|name| !directory.is_over(*name));
         let lacking = self.scan.last.lacking + self.scan.last.unsettled > 0
-            || self.jobs.values().any(Job::is_of_lacking);
+            || self.jobs.values().any(|job| job.urgency.is_lacking());
         if !lacking && self.damaged.is_empty() {
             self.scan.mended = self.scan.rounds;
         }
@@ -510,7 +503,8 @@ impl<D> Repair<D> {
         let number = band.name.band;
         let under_way = self.jobs.get(&number);
         if under_way.is_some() || self.told.contains(&number) {
-            self.scan.now.unsettled += u64::from(under_way.is_none_or(Job::is_of_lacking));
+            self.scan.now.unsettled +=
+                u64::from(under_way.is_none_or(|job| job.urgency.is_lacking()));
             return;
         }
         let need = self.nodes.need(now, band, self.replicas(), self.limits());

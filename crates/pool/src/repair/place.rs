@@ -238,9 +238,8 @@ impl<D> Repair<D> {
     fn recall(&mut self, now: Instant, number: u32, need: Urgency, directory: &dyn Directory) {
         let place = self.places.get_mut(&number).expect("it is looked at");
         let (name, at) = (place.name, place.at);
-        let lacks = matches!(need, Urgency::Lacking { .. });
         let is_told = directory.is_on_record(name) || Mutant::PlaceNotRecorded.is(self.mutant);
-        if lacks && !is_told {
+        if need.is_lacking() && !is_told {
             if let Step::Recalls(again, until) = &mut place.step
                 && now < *until
             {

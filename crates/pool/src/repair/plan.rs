@@ -62,6 +62,13 @@ pub(super) enum Urgency {
     Spread,
 }
 
+impl Urgency {
+    /// Whether the band has too few copies without this one.
+    pub fn is_lacking(self) -> bool {
+        matches!(self, Self::Lacking { .. })
+    }
+}
+
 impl Nodes {
     pub fn set(&mut self, now: Instant, views: Vec<NodeView>) {
         let mut old = std::mem::take(&mut self.nodes);

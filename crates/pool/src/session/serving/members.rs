@@ -145,12 +145,14 @@ impl<D: Clone> Serving<D> {
             self.down(*node);
             self.remote.handle(self.now, client::Input::Removed { node: *node });
         }
+        let mut leaves = false;
         for record in nodes.iter().filter(|record| old.get(&record.node) != Some(record)) {
             self.empty_again(record.node, record.state);
             self.tell(record.node);
-            if record.state != NodeState::In {
-                self.settle_loose();
-            }
+            leaves |= record.state != NodeState::In;
+        }
+        if leaves {
+            self.settle_loose();
         }
         self.outputs.push_back(Output::Connect(nodes));
         self.views();

@@ -246,7 +246,7 @@ impl World {
         {
             return false;
         }
-        if self.undrained().is_some() {
+        if !self.is_drained() {
             return false;
         }
         match self.course {
@@ -271,18 +271,18 @@ impl World {
         None
     }
 
-    /// A band of a node that is drained, where enough others can take it.
-    fn undrained(&self) -> Option<String> {
-        let machine = self.clients.iter().find_map(|client| client.machine.as_ref())?;
+    /// Whether the last machine knows of no band of a node that is drained, where enough others can take it.
+    fn is_drained(&self) -> bool {
+        let machine = self.clients.iter().find_map(|client| client.machine.as_ref());
+        let remote = machine.and_then(|machine| machine.session.client()).expect("it is open");
         let takes = |(node, (_, state)): &(&NodeId, &(DomainId, NodeState))| {
             *state == NodeState::In && self.has(**node)
         };
         let domains: BTreeSet<DomainId> =
             self.states.iter().filter(takes).map(|(_, (domain, _))| *domain).collect();
         let drains = |node: &NodeId| self.states[node].1 == NodeState::Draining;
-        let mut bands = machine.session.client()?.directory().bands();
-        let left = bands.find(|held| held.nodes.iter().any(drains))?;
-        (domains.len() >= usize::from(REPLICAS)).then(|| format!("{left:?}"))
+        let has_left = remote.directory().bands().any(|held| held.nodes.iter().any(drains));
+        domains.len() < usize::from(REPLICAS) || !has_left
     }
 
     /// What the last machine thinks is where is there.

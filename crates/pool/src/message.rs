@@ -139,9 +139,47 @@ pub struct BandEntry {
     /// Those of them, from the first on, that are sound as far as the node knows. Behind the first one that is not others
     /// are: the medium is damaged, or a power cut has left out what was not flushed, and nothing tells which.
     pub sound: u32,
-    /// It is not sealed, and more was written behind its pages, of which nothing is sound: a power cut has torn it, or it
-    /// is damaged. So it does not say where the band ends.
+    /// It is not sealed, and what was written last is not all sound: a power cut has torn it, or it is damaged. So it does not
+    /// say where the band ends.
     pub torn: bool,
+    /// What else is known of pages that are not sound, while it is not sealed.
+    pub gaps: Gaps,
+}
+
+/// Which pages of a copy are not sound, beyond where the first one is.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Gaps {
+    /// Behind the last of them, but for those at the end.
+    pub until: u32,
+    /// Those at the end: of each some slots are sound, and it is the last one, or so are all behind it.
+    pub loose: u32,
+    /// Of the first of those at the end, each, a bit for each slot that is sound.
+    pub parts: [u64; PARTS],
+}
+
+/// Pages at the end of a copy of which it is told what is sound in them: a power cut tears so many that were on their way.
+pub const PARTS: usize = 8;
+
+impl BandEntry {
+    /// Pages up to the last one that is sound.
+    pub fn firm(&self) -> u32 {
+        self.pages.saturating_sub(self.gaps.loose)
+    }
+
+    /// A bit for each slot of a page that is known to be sound.
+    pub fn sound_slots(&self, page: u32) -> u64 {
+        let (firm, Gaps { until, parts, .. }) = (self.firm(), self.gaps);
+        if page < self.sound || (until..firm).contains(&page) {
+            return low_bits(self.header.shape.slots_per_page);
+        }
+        let part = page.checked_sub(firm).and_then(|at| parts.get(at as usize));
+        part.copied().unwrap_or(0)
+    }
+}
+
+/// A number with the lowest `count` of 64 bits set.
+pub fn low_bits(count: u32) -> u64 {
+    if count >= u64::BITS { u64::MAX } else { (1 << count) - 1 }
 }
 
 /// The answer to an [`Ask`], always with [`Signals`].

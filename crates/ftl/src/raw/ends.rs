@@ -1,9 +1,9 @@
 //! How far the blocks of a raw block were written, and what is damaged before that.
 //!
 //! The last page of each block is read. If it was not written, the end is searched: by halves where a
-//! program is durable when it ends, else page by page to the last one that is sound. There a power cut leaves out any page that
-//! was not flushed, and damage any other, and nothing tells which it was: so what is sound behind such a page stays, as it may
-//! have been flushed.
+//! program is durable when it ends, else page by page to the last one of which a slot is sound. There a power cut leaves out
+//! any slot that was not flushed, and damage any other, and nothing tells which it was: so what is sound stays, behind a page
+//! that is not and in one that is in part, as it may have been flushed.
 //! By halves a page that is missing is the end only if the one after it is missing, too: pages are
 //! programmed in order, so that what lies before a sound page was written, and is damaged. A page of which
 //! a slot can be read, right or wrong, was written as well: a program that a power cut has stopped leaves
@@ -42,7 +42,7 @@ pub(super) struct End {
     high: u32,
     /// It was written whole.
     whole: bool,
-    /// The first page that was missing, where the search goes on behind it.
+    /// The first page that was missing, where the search goes on behind it, or of which only some slots are sound.
     gap: Option<u32>,
     /// The last page that says nothing of this write, and is not blank.
     torn: Option<u32>,
@@ -55,6 +55,8 @@ enum Page {
     Sound,
     /// Written, and not all of it is sound.
     Damaged,
+    /// Some of its slots are sound, and what became of the others nothing tells.
+    Part,
     /// Not written, or torn by a power cut, or damaged so that it looks like that.
     Missing,
 }
@@ -149,7 +151,7 @@ impl RawUnits {
         let (block, page) = (self.geometry.block_of(slot), self.geometry.page_in_block(slot));
         let mut end = mount.ends.remove(&block).expect("its end is searched");
         let found = self.judge_page(&end, slot, slots);
-        if found == Page::Damaged || end.asked == Asked::Told && found == Page::Missing {
+        if found == Page::Damaged || end.asked == Asked::Told && found != Page::Sound {
             mount.report.note_damaged(&self.geometry, slot);
         }
         if found == Page::Missing && slots.iter().any(|read| self.is_torn(read)) {
@@ -179,15 +181,22 @@ impl RawUnits {
             let header = header_of(read, slot, self.uuid_crc);
             header.is_some_and(|it| it.raw_block == index && it.sequence == sequence)
         };
+        let slots_by_id = || (slot.0..).map(SlotId).zip(slots);
         if self.is_mutant(Mutant::RawTrustFirstPage)
-            || !slots.is_empty() && (slot.0..).map(SlotId).zip(slots).all(sound)
+            || !slots.is_empty() && slots_by_id().all(sound)
         {
             return Page::Sound;
         }
         let written = self.geometry.durable_at_completion
             && slots.iter().any(SlotRead::is_readable)
             || slots.iter().any(|read| read.durable);
-        if written { Page::Damaged } else { Page::Missing }
+        // A write that counts only when whole has no page that counts in part.
+        let in_parts = self.raw[end.raw as usize].pages_taken != 1;
+        match written {
+            true => Page::Damaged,
+            false if in_parts && slots_by_id().any(sound) => Page::Part,
+            false => Page::Missing,
+        }
     }
 
     /// Whether a slot that is not sound says that something was written. What nothing was written to is unreadable as well
@@ -209,6 +218,9 @@ impl RawUnits {
     ) -> Option<u32> {
         let (durable, pages) = (self.geometry.durable_at_completion, self.geometry.pages_per_block);
         let written = found != Page::Missing;
+        if found == Page::Part {
+            end.gap = Some(end.gap.map_or(page, |gap| gap.min(page)));
+        }
         match end.asked {
             Asked::Told => return None,
             Asked::Second if written => {

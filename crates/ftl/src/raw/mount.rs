@@ -528,7 +528,9 @@ impl RawUnits {
             record.open.iter().find(|it| (it.raw_block, it.pages) == (index, pages))
         });
         let named = named.map(|named| named.state);
-        let torn = half_erased || named == Some(NamedState::Torn);
+        // One whose last page is sound in part is no full one.
+        let torn =
+            half_erased || named == Some(NamedState::Torn) || told.is_none() && gap.is_some();
         let state = match pages {
             pages if pages == self.lanes.pages && !torn => RawState::Full,
             _ if named == Some(NamedState::Open) && missing == 0 => RawState::Open,

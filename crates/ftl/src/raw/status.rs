@@ -72,8 +72,8 @@ pub struct RawBlockState {
     pub state: &'static str,
     /// Logical blocks that may be read, from its start.
     pub blocks_written: u32,
-    /// Those before a page that is missing, if a power cut or damage has left one out: behind it lies what may have been flushed, or
-    /// not.
+    /// Those before the first page that is not all sound, if a power cut or damage has left one: there and behind it lies
+    /// what may have been flushed, or not.
     pub blocks_before_gap: u32,
     /// More was written behind them, and is not all sound: a power cut has torn it, or it is damaged.
     pub goes_on: bool,

@@ -7,7 +7,7 @@
 use super::store::{
     Command, CommandId, Data, Done, End, Found, FoundBand, Opening, Sensed, StoreError, page_sum,
 };
-use crate::message::{BandEntry, BandHeader, Slot};
+use crate::message::{BandEntry, BandHeader, Gaps, Slot};
 use crate::words::{BandName, Fenced, VolumeId};
 use flash::{Instant, MICROSECOND, Random};
 use std::collections::BTreeMap;
@@ -143,6 +143,7 @@ impl<D: Data> MemoryStore<D> {
                 sealed: band.sealed,
                 sound: band.pages.len() as u32,
                 torn: false,
+                gaps: Gaps::default(),
             },
             failed: band.failed,
         });

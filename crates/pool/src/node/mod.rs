@@ -27,7 +27,9 @@ pub mod store;
 mod tests;
 
 use crate::control::deletions::Deleted;
-use crate::message::{Answer, Ask, AskId, BandEntry, BandHeader, NodeFacts, Refusal, Signals};
+use crate::message::{
+    Answer, Ask, AskId, BandEntry, BandHeader, Gaps, NodeFacts, Refusal, Signals,
+};
 use crate::words::{BandName, Generation, NodeId, VolumeId};
 pub use crate::words::{Fenced, Mode};
 use congestion::{Expectation, Monitor};
@@ -197,8 +199,10 @@ struct Band {
     pages: u32,
     /// The first of them that the store has found damaged, or any number behind the last.
     sound: u32,
-    /// More was written behind them, and is not sound.
+    /// What was written last is not all sound.
     torn: bool,
+    /// Which others are not sound.
+    gaps: Gaps,
     state: BandState,
     /// Appends at the store.
     appending: u32,
@@ -273,9 +277,9 @@ impl<D: Data> Node<D> {
                 band if band.failed => BandState::Failed,
                 band => BandState::Open { taken: band.entry.pages },
             };
-            let BandEntry { band, header, pages, sound, torn, .. } = band.entry;
+            let BandEntry { band, header, pages, sound, torn, gaps, .. } = band.entry;
             let sound = if sound < pages { sound } else { ALL_SOUND };
-            bands.insert(band, Band { pages, sound, torn, ..Band::new(header, state) });
+            bands.insert(band, Band { pages, sound, torn, gaps, ..Band::new(header, state) });
         }
         let fences = found.fences.into_iter();
         Self {

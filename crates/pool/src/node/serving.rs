@@ -4,7 +4,7 @@
 use super::store::{Command, Data, Done, End, Opening, Sensed, StoreError};
 use super::store::{is_sound, page_sum, slots_are_sound};
 use super::{ALL_SOUND, Band, BandState, Mode, Node, Pending, Task, refusal_of};
-use crate::message::{Answer, Ask, BandEntry, BandHeader, Refusal, Slot};
+use crate::message::{Answer, Ask, BandEntry, BandHeader, Gaps, Refusal, Slot};
 use crate::words::{BandName, Generation, VolumeId};
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -225,14 +225,7 @@ impl<D: Data> Node<D> {
         };
         let bands = self.bands.range((from, Bound::Included(last)));
         let mut visible =
-            bands.filter(|(_, band)| band.is_visible()).map(|(&name, band)| BandEntry {
-                band: name,
-                header: band.header,
-                pages: band.pages,
-                sealed: band.state == BandState::Sealed,
-                sound: band.sound.min(band.pages),
-                torn: band.torn && band.state != BandState::Sealed,
-            });
+            bands.filter(|(_, band)| band.is_visible()).map(|(&name, band)| band.entry(name));
         let bands: Vec<BandEntry> =
             visible.by_ref().take(self.settings.list_max as usize).collect();
         let more = visible.next().is_some();
@@ -354,7 +347,16 @@ impl Band {
     /// Without a page yet.
     pub(super) fn new(header: BandHeader, state: BandState) -> Self {
         let waiting = VecDeque::new();
-        Self { header, pages: 0, sound: ALL_SOUND, torn: false, state, appending: 0, waiting }
+        let (torn, gaps) = (false, Gaps::default());
+        Self { header, pages: 0, sound: ALL_SOUND, torn, gaps, state, appending: 0, waiting }
+    }
+
+    /// What a list tells of it. A sealed one ends where it is sealed, whatever was behind that.
+    fn entry(&self, band: BandName) -> BandEntry {
+        let (header, pages, sound) = (self.header, self.pages, self.sound.min(self.pages));
+        let sealed = self.state == BandState::Sealed;
+        let (torn, gaps) = if sealed { (false, Gaps::default()) } else { (self.torn, self.gaps) };
+        BandEntry { band, header, pages, sealed, sound, torn, gaps }
     }
 
     /// Whether anybody may know of it.

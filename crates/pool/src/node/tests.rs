@@ -5,7 +5,7 @@ use super::copying::{ATTEMPTS_MAX, PATIENCE_NS, READS_MAX, STALL_NS};
 use super::memory::{MemoryFaults, MemorySettings, MemoryStore};
 use super::store::slots_are_sound;
 use super::*;
-use crate::message::{BandEntry, Congestion, Slot};
+use crate::message::{BandEntry, Congestion, Gaps, Slot};
 use crate::words::{BandShape, Members};
 use flash::{MICROSECOND, Random, SECOND};
 
@@ -230,6 +230,7 @@ fn a_seal_forgets_the_rest_and_survives_a_power_cut() {
         sealed: true,
         sound: 2,
         torn: false,
+        gaps: Gaps::default(),
     };
     assert_eq!(bands_of(rig.ask(list(1, None))), [entry]);
     assert_eq!(rig.ask(read(1, 4, 1, 1)), refused(Refusal::Invalid));

@@ -3,7 +3,7 @@
 
 use crate::control::mutant::Mutant;
 use crate::control::values::BandRecord;
-use crate::message::BandEntry;
+use crate::message::{BandEntry, low_bits};
 use crate::words::NodeId;
 
 /// What a node that was fenced, and then listed, has of a band: `None` is nothing.
@@ -19,9 +19,15 @@ pub type Seen = (NodeId, Option<BandEntry>);
 ///
 /// A copy that is torn does not say where the band ends: what is behind its pages may be damaged and have been
 /// acknowledged. Nor does a member that has nothing: the first page may be damaged. Where another one says it and has all
-/// of it sound that counts, and these are too short. Where all are torn it was most likely the power, which leaves each
-/// of them at another page, and none that was acknowledged.
-pub fn pages(record: &BandRecord, seen: &[Seen], mutant: Option<Mutant>) -> Option<u32> {
+/// of it sound that counts, and these are too short. Where nobody does the band ends where no copy has more, as each page
+/// may have been flushed: if `all_here`, so that nobody is waited for who has it whole, also what several have together
+/// counts, each of them other slots of a page.
+pub fn pages(
+    record: &BandRecord,
+    seen: &[Seen],
+    all_here: bool,
+    mutant: Option<Mutant>,
+) -> Option<u32> {
     if record.sealed.is_some() {
         return record.sealed;
     }
@@ -36,11 +42,30 @@ pub fn pages(record: &BandRecord, seen: &[Seen], mutant: Option<Mutant>) -> Opti
     let whole = seen.iter().filter(|(node, _)| !record.is_lacking(*node));
     let sealed = whole.filter_map(|(_, entry)| entry.filter(|entry| entry.sealed));
     sealed.map(|entry| entry.pages).min().or_else(|| {
-        let untorn = counted().flatten().filter(|entry| !entry.torn).map(|entry| entry.pages).min();
-        let has = |pages: &u32| counted().flatten().any(|entry| entry.sound >= *pages);
-        let shortest = || counted().map(|entry| entry.map_or(0, |entry| entry.pages)).min();
-        untorn.filter(has).or_else(shortest)
+        let entries = || counted().flatten();
+        let untorn = entries().filter(|entry| !entry.torn).map(|entry| entry.pages).min();
+        let has = |pages: &u32| entries().any(|entry| entry.sound >= *pages);
+        untorn.filter(has).or_else(|| {
+            let least = counted().map(|entry| entry.as_ref().map_or(0, BandEntry::firm)).min()?;
+            let most = untorn.or_else(|| entries().map(|entry| entry.pages).max()).unwrap_or(0);
+            let is_there = |page: &u32| match all_here {
+                true => is_there(entries(), *page),
+                false => entries().any(|entry| entry.sound > *page),
+            };
+            let more = (least..most).take_while(is_there).count() as u32;
+            Some(least + more)
+        })
     })
+}
+
+/// Whether these have each slot of a page together.
+fn is_there<'a>(entries: impl Iterator<Item = &'a BandEntry>, page: u32) -> bool {
+    let mut slots = u32::BITS;
+    let sound = entries.fold(0, |sound, entry| {
+        slots = entry.header.shape.slots_per_page;
+        sound | entry.sound_slots(page)
+    });
+    sound & low_bits(slots) == low_bits(slots)
 }
 
 /// Whether all members have it sealed alike: then each says by itself where the band ends, and nothing has to be
@@ -84,15 +109,18 @@ pub fn worth(pages: u32, entry: &BandEntry) -> Worth {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::Members;
+    use crate::message::{BandHeader, Gaps};
+    use crate::words::{BandShape, Members};
 
     fn seen(node: u32, pages: u32, sealed: bool) -> Seen {
         (NodeId(node), Some(BandEntry { pages, sealed, sound: pages, ..entry() }))
     }
 
     fn entry() -> BandEntry {
-        let (band, header) = Default::default();
-        BandEntry { band, header, pages: 0, sealed: false, sound: 0, torn: false }
+        let (band, gaps) = Default::default();
+        let shape = BandShape { pages: 8, slots_per_page: 4 };
+        let header = BandHeader { members: Members::default(), shape };
+        BandEntry { band, header, pages: 0, sealed: false, sound: 0, torn: false, gaps }
     }
 
     fn record(lacks: u8, sealed: Option<u32>) -> BandRecord {
@@ -104,24 +132,28 @@ mod tests {
     fn a_band_ends_where_the_shortest_fenced_member_does() {
         let open = record(0, None);
         let found = [seen(1, 5, false), seen(2, 3, false)];
-        assert_eq!(pages(&open, &found, None), Some(3));
-        assert_eq!(pages(&open, &[(NodeId(3), None)], None), Some(0));
-        assert_eq!(pages(&open, &[], None), None);
-        assert_eq!(pages(&open, &[seen(4, 2, false)], None), None, "no member of its write set");
+        assert_eq!(pages(&open, &found, true, None), Some(3));
+        assert_eq!(pages(&open, &[(NodeId(3), None)], true, None), Some(0));
+        assert_eq!(pages(&open, &[], true, None), None);
+        assert_eq!(
+            pages(&open, &[seen(4, 2, false)], true, None),
+            None,
+            "no member of its write set"
+        );
     }
 
     #[test]
     fn a_sealed_copy_that_repair_made_says_where_the_band_ends_though_a_member_was_emptied() {
         let open = record(0, None);
-        assert_eq!(pages(&open, &[(NodeId(1), None), seen(4, 5, true)], None), Some(5));
-        assert_eq!(pages(&open, &[seen(4, 5, true)], None), Some(5), "its owner ended it");
+        assert_eq!(pages(&open, &[(NodeId(1), None), seen(4, 5, true)], true, None), Some(5));
+        assert_eq!(pages(&open, &[seen(4, 5, true)], true, None), Some(5), "its owner ended it");
     }
 
     #[test]
     fn a_member_that_lacks_pages_has_no_say() {
         let degraded = record(0b010, None);
-        assert_eq!(pages(&degraded, &[seen(1, 5, false), seen(2, 3, false)], None), Some(5));
-        assert_eq!(pages(&degraded, &[seen(2, 3, false)], None), None);
+        assert_eq!(pages(&degraded, &[seen(1, 5, false), seen(2, 3, false)], true, None), Some(5));
+        assert_eq!(pages(&degraded, &[seen(2, 3, false)], true, None), None);
     }
 
     #[test]
@@ -131,22 +163,64 @@ mod tests {
             (node, entry.map(|entry| BandEntry { torn: true, ..entry }))
         };
         let open = record(0, None);
-        assert_eq!(pages(&open, &[torn(1, 3), seen(2, 5, false)], None), Some(5));
-        assert_eq!(pages(&open, &[torn(1, 6), seen(2, 5, false)], None), Some(5));
-        assert_eq!(pages(&open, &[(NodeId(1), None), seen(2, 5, false)], None), Some(5));
-        assert_eq!(pages(&open, &[torn(1, 3), torn(2, 4)], None), Some(3), "the power was cut");
-        assert_eq!(pages(&open, &[torn(1, 3)], None), Some(3), "nobody else is there");
+        assert_eq!(pages(&open, &[torn(1, 3), seen(2, 5, false)], true, None), Some(5));
+        assert_eq!(pages(&open, &[torn(1, 6), seen(2, 5, false)], true, None), Some(5));
+        assert_eq!(pages(&open, &[(NodeId(1), None), seen(2, 5, false)], true, None), Some(5));
+        assert_eq!(pages(&open, &[torn(1, 3), torn(2, 4)], true, None), Some(4), "it may count");
+        assert_eq!(
+            pages(&open, &[torn(1, 3), torn(2, 4)], false, None),
+            Some(4),
+            "one has it whole"
+        );
+        assert_eq!(pages(&open, &[(NodeId(1), None), torn(2, 4)], true, None), Some(4));
+        assert_eq!(pages(&open, &[torn(1, 3)], true, None), Some(3), "nobody else is there");
         let (node, entry) = seen(2, 5, false);
-        let damaged = entry.map(|entry| BandEntry { sound: 2, ..entry });
-        assert_eq!(pages(&open, &[torn(1, 3), (node, damaged)], None), Some(3), "nobody has more");
+        let gaps = Gaps { until: 5, ..Gaps::default() };
+        let damaged = entry.map(|entry| BandEntry { sound: 2, gaps, ..entry });
+        assert_eq!(
+            pages(&open, &[torn(1, 3), (node, damaged)], true, None),
+            Some(3),
+            "nobody has more"
+        );
+        let gaps = Gaps { until: 3, ..Gaps::default() };
+        let damaged = entry.map(|entry| BandEntry { sound: 2, gaps, ..entry });
+        assert_eq!(
+            pages(&open, &[torn(1, 3), (node, damaged)], true, None),
+            Some(5),
+            "what one lacks"
+        );
+        assert_eq!(
+            pages(&open, &[torn(1, 3), (node, damaged)], false, None),
+            Some(3),
+            "or another"
+        );
+    }
+
+    /// The last page of each copy is damaged, or torn by a power cut.
+    #[test]
+    fn a_page_of_which_each_copy_has_other_slots_is_there() {
+        let part = |node, part| {
+            let (node, entry) = seen(node, 4, false);
+            let gaps = Gaps { loose: 1, parts: [part, 0, 0, 0, 0, 0, 0, 0], ..Gaps::default() };
+            (node, entry.map(|entry| BandEntry { torn: true, sound: 3, gaps, ..entry }))
+        };
+        let open = record(0, None);
+        assert_eq!(pages(&open, &[part(1, 0b0111), part(2, 0b1101)], true, None), Some(4));
+        assert_eq!(pages(&open, &[part(1, 0b0111), part(2, 0b0101)], true, None), Some(3));
+        assert_eq!(pages(&open, &[part(1, 0b0111), part(2, 0b1101)], false, None), Some(3));
+        let whole = seen(3, 4, false);
+        assert_eq!(pages(&open, &[part(1, 0b0111), part(2, 0b0101), whole], false, None), Some(4));
     }
 
     #[test]
     fn what_was_decided_or_sealed_stays() {
         let found = [seen(1, 5, false), seen(2, 3, false)];
-        assert_eq!(pages(&record(0, Some(4)), &found, None), Some(4));
-        assert_eq!(pages(&record(0, Some(4)), &[], None), Some(4));
-        assert_eq!(pages(&record(0, None), &[seen(1, 5, true), seen(2, 3, false)], None), Some(5));
+        assert_eq!(pages(&record(0, Some(4)), &found, true, None), Some(4));
+        assert_eq!(pages(&record(0, Some(4)), &[], true, None), Some(4));
+        assert_eq!(
+            pages(&record(0, None), &[seen(1, 5, true), seen(2, 3, false)], true, None),
+            Some(5)
+        );
     }
 
     #[test]

@@ -27,11 +27,12 @@
 //! least count of any fenced member of `S`, and cutting the band there loses none of them; all fenced members of `S` have
 //! that prefix, byte for byte, as a page of a life is written with one content only. (A copy behind which something lies
 //! that is not sound, or that is not there at all, may be one that lost acknowledged pages: it has no say where another
-//! one says more and has all of that sound, see [`decide::pages`]. Where a drive is damaged, or the
-//! power was cut before a flush, pages in it may be missing: the node says from where on, and such a copy is none, but it
-//! is read for what others lack. Where there are only such copies the opening waits for whoever may have a better one.) Pages beyond may be dropped: that
-//! member is known not to have them. Nor was such a page ever shown: the FTL shows what was acknowledged. Where
-//! the last owner sealed a copy itself it had ended the band there, beyond all acknowledged pages, so that is where
+//! one says more and has all of that sound. Where nobody says it, what any of them has stays, and what they have together:
+//! see [`decide::pages`]. Where a drive is damaged, or the power was cut before a flush, pages in it may be missing: the node
+//! says from where on, and such a copy is none, but it is read for what others lack. Where there are only such copies the
+//! opening waits for whoever may have a better one.) Pages beyond may be dropped: that member is known not to have them. Nor
+//! was such a page ever shown: the FTL shows what was acknowledged. Where the last owner sealed a copy itself it had ended
+//! the band there, beyond all acknowledged pages, so that is where
 //! the band ends.
 //!
 //! *Agreement.* What counts was flushed before: nodes that lose it would leave a count that nobody has. Another
@@ -607,7 +608,7 @@ impl Open {
         if is_nowhere && record.sound().all(is_clear) {
             return Some(0);
         }
-        let pages = decide::pages(record, &seen, mutant)?;
+        let pages = decide::pages(record, &seen, self.all_have_come(), mutant)?;
         // One that has nothing may have been emptied by repair, when others had it whole. If all of these may be
         // away, it says nothing.
         let emptied = |(node, entry): &Seen| record.members.has(*node) && entry.is_none();

@@ -5,7 +5,7 @@
 //! there any more, and we know what we asked for ourselves.
 
 use crate::control::values::{NodeRecord, NodeState};
-use crate::message::{Answer, Ask, AskId, BandEntry, BandHeader, Refusal};
+use crate::message::{Answer, Ask, AskId, BandEntry, BandHeader, Gaps, Refusal};
 use crate::words::{BandName, DomainId, Fenced, Generation, Members, NodeId, VolumeId};
 use flash::{Instant, MILLISECOND};
 use std::collections::{BTreeMap, VecDeque};
@@ -298,6 +298,7 @@ impl Peer {
                     sealed: true,
                     sound: pages,
                     torn: false,
+                    gaps: Gaps::default(),
                 };
                 self.entries.insert(name, entry);
             }

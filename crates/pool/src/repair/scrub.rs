@@ -67,7 +67,8 @@ struct Page {
     /// Who was asked, and what came of it.
     asked: BTreeMap<AskId, NodeId>,
     busy: BTreeSet<NodeId>,
-    sums: BTreeMap<NodeId, Option<Vec<Sum>>>,
+    /// Of each slot that is sound; of none where there is no such page.
+    sums: BTreeMap<NodeId, Vec<Option<Sum>>>,
     /// Who has a copy that is known to be damaged, maybe elsewhere: asked only for whether anybody has this page sound.
     damaged: BTreeSet<NodeId>,
 }
@@ -240,9 +241,9 @@ impl Scrub {
         let page = self.page.as_mut()?;
         let node = page.asked.remove(&id)?;
         let sums = match answer {
-            Answer::Slots(slots) => sums_of(slots).into_iter().collect(),
+            Answer::Slots(slots) => sums_of(slots),
             // Nothing, or less than it should.
-            Answer::Refused(Refusal::NoBand | Refusal::Invalid) => None,
+            Answer::Refused(Refusal::NoBand | Refusal::Invalid) => Vec::new(),
             // Failing as a whole, or with other things to do: nothing is known of this copy.
             _ => {
                 page.busy.insert(node);
@@ -284,17 +285,23 @@ impl Scrub {
         let (others, holders): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut page.sums)
             .into_iter()
             .partition(|(node, _)| page.damaged.contains(node));
-        let bad = holders.iter().filter(|(_, sums)| sums.is_none());
-        let mut found: Vec<Found> = bad.map(|(&node, _)| Found::Damaged(name, node)).collect();
-        let sound: Vec<_> =
-            holders.iter().filter_map(|(&node, sums)| Some((node, sums.as_ref()?))).collect();
-        // Where nobody can read it there is nothing to copy from: all copies stay. So they do where each has what another lacks.
-        if sound.is_empty() && !found.is_empty() {
-            let is_there = others.values().any(Option::is_some);
-            found = if is_there { Vec::new() } else { vec![Found::Unsound] };
-        }
-        if sound.iter().any(|(_, sums)| *sums != sound[0].1) {
-            found.push(Found::Unlike(name, sound.iter().map(|(node, _)| *node).collect()));
+        let count = self.shape.slots_per_page as usize;
+        let is_sound = |sums: &Vec<Option<Sum>>| sums.iter().flatten().count() == count;
+        let (sound, bad): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            holders.iter().partition(|(_, sums)| is_sound(sums));
+        let damaged = || bad.keys().map(|node| Found::Damaged(name, **node));
+        let all = || holders.values().chain(others.values());
+        let is_there = |at: usize| all().any(|sums| sums.get(at).is_some_and(Option::is_some));
+        let mut found = match sound.is_empty() && !bad.is_empty() {
+            // Where nobody can read it there is nothing to copy from: all copies stay.
+            true if !(0..count).all(is_there) => vec![Found::Unsound],
+            // Each has what another lacks: the band stays where it is if that is one which was a copy until now.
+            true => damaged().skip(1).collect(),
+            false => damaged().collect::<Vec<_>>(),
+        };
+        let first = sound.values().next();
+        if sound.values().any(|sums| Some(sums) != first) {
+            found.push(Found::Unlike(name, sound.keys().map(|node| **node).collect()));
         }
         let missed: Vec<NodeId> = page.busy.difference(&page.damaged).copied().collect();
         page.busy.clear();
@@ -458,7 +465,8 @@ mod tests {
     #[test]
     fn a_page_is_not_lost_while_a_copy_that_is_damaged_elsewhere_has_it() {
         for (answer, expected) in [
-            (Answer::Slots(vec![slot(1), slot(2)]), vec![]),
+            // One of the two stays, so that the band is somewhere, and the other is made anew.
+            (Answer::Slots(vec![slot(1), slot(2)]), vec![Found::Damaged(NAME, NodeId(1))]),
             (Answer::Refused(Refusal::NoBand), vec![Found::Unsound]),
         ] {
             let mut bench = Bench::new();
@@ -496,6 +504,10 @@ mod tests {
         assert_eq!(found([one.clone(), other, one]), [Found::Unlike(NAME, both)]);
         let torn = || Answer::Slots(vec![None, slot(2)]);
         assert_eq!(found([torn(), torn(), torn()]), [Found::Unsound]);
+        let other = || Answer::Slots(vec![slot(1), None]);
+        let together = [1, 2].map(|node| Found::Damaged(NAME, NodeId(node)));
+        assert_eq!(found([torn(), other(), torn()]), together, "each has what the others lack");
+        assert_eq!(found([torn(), other(), Answer::Refused(Refusal::NoBand)]), together);
     }
 
     #[test]

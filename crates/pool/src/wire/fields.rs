@@ -3,7 +3,8 @@
 
 use super::{Hello, LIST_MAX, Message, NAME_BYTES_MAX, WireError, within};
 use crate::message::{
-    Answer, Ask, AskId, BandEntry, BandHeader, Congestion, NodeFacts, Refusal, Signals, Slot,
+    Answer, Ask, AskId, BandEntry, BandHeader, Congestion, Gaps, NodeFacts, PARTS, Refusal,
+    Signals, Slot,
 };
 use crate::node::store::PAGE_SLOTS_MAX;
 use crate::words::{
@@ -399,6 +400,10 @@ impl<'a, D> Writer<'a, D> {
                     self.u8(u8::from(entry.sealed));
                     self.u32(entry.sound);
                     self.u8(u8::from(entry.torn));
+                    self.u32(entry.gaps.until);
+                    self.u32(entry.gaps.loose);
+                    let parts = entry.gaps.parts.iter().take(entry.gaps.loose as usize);
+                    parts.for_each(|part| self.u64(*part));
                 }
                 self.u8(u8::from(*more));
             }
@@ -453,6 +458,19 @@ impl<'a, D> Writer<'a, D> {
 }
 
 impl Reader<'_> {
+    fn gaps(&mut self, pages: u32) -> Result<Gaps, WireError> {
+        let what = "the pages that are not sound";
+        let (until, loose) = (self.u32(what)?, self.u32(what)?);
+        if until > pages || loose > pages {
+            return Err(WireError::Field { what });
+        }
+        let mut parts = [0; PARTS];
+        for part in parts.iter_mut().take(loose as usize) {
+            *part = self.u64(what)?;
+        }
+        Ok(Gaps { until, loose, parts })
+    }
+
     fn answer(&mut self, kind: u8) -> Result<Answer<u32>, WireError> {
         Ok(match kind {
             DONE => Answer::Done,
@@ -470,7 +488,8 @@ impl Reader<'_> {
                         return Err(WireError::Field { what });
                     }
                     let torn = self.flag("whether it is torn")?;
-                    bands.push(BandEntry { band, header, pages, sealed, sound, torn });
+                    let gaps = self.gaps(pages)?;
+                    bands.push(BandEntry { band, header, pages, sealed, sound, torn, gaps });
                 }
                 Answer::Bands { bands, more: self.flag("whether there are more bands")? }
             }

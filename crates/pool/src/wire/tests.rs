@@ -1,7 +1,7 @@
 //! The codec against itself, against damage, and against its table.
 
 use super::*;
-use crate::message::{BandEntry, BandHeader, Congestion, Refusal};
+use crate::message::{BandEntry, BandHeader, Congestion, Gaps, PARTS, Refusal};
 use crate::words::{BandName, BandShape, Generation, Members, VolumeId};
 use flash::Random;
 
@@ -74,12 +74,20 @@ fn answer(random: &mut Random) -> Answer<u64> {
                     sealed: random.chance(0.5),
                     sound: if random.chance(0.5) { pages } else { pages / 2 },
                     torn: random.chance(0.5),
+                    gaps: gaps(random, pages),
                 }
             });
             Answer::Bands { bands: bands.collect(), more: random.chance(0.5) }
         }
         _ => Answer::Refused(refusal(random)),
     }
+}
+
+fn gaps(random: &mut Random, pages: u32) -> Gaps {
+    let loose = pages.min(random.below(12) as u32);
+    let mut parts = [0; PARTS];
+    parts.iter_mut().take(loose as usize).for_each(|part| *part = random.next_u64());
+    Gaps { until: pages / 3, loose, parts }
 }
 
 fn refusal(random: &mut Random) -> Refusal {
@@ -200,6 +208,7 @@ fn what_is_too_long_is_refused_before_anything_is_allocated_for_it() {
         sealed: false,
         sound: 0,
         torn: false,
+        gaps: Gaps::default(),
     }];
     let bands = Answer::Bands { bands: bands.repeat(LIST_MAX + 1), more: false };
     let (id, signals) = (AskId(1), Signals::default());
@@ -244,7 +253,8 @@ fn the_bytes_of_each_kind_are_those_of_the_table() {
         Slot { oob: [0xaa; 32], crc: 9, data: Some(1) },
         Slot { oob: [0xbb; 32], crc: 10, data: None },
     ];
-    let entry = BandEntry { band, header, pages: 3, sealed: true, sound: 2, torn: false };
+    let gaps = Gaps { until: 2, loose: 1, parts: [1, 0, 0, 0, 0, 0, 0, 0] };
+    let entry = BandEntry { band, header, pages: 3, sealed: true, sound: 2, torn: false, gaps };
     let facts =
         NodeFacts { node: NodeId(1), durable: true, bands: 16, bands_used: 2, band_pages: 136 };
     let hello = Hello { pool: PoolId(3), node: NodeId(1), name: "me".into(), facts: Some(facts) };
@@ -288,6 +298,7 @@ fn a_list_does_not_tell_of_more_sound_pages_than_there_are() {
         sealed: true,
         sound: 4,
         torn: false,
+        gaps: Gaps::default(),
     };
     let answer = Answer::Bands { bands: vec![entry], more: false };
     let (id, signals) = (AskId(1), Signals::default());

@@ -10,7 +10,9 @@ use flash::{
 use ftl::{FormatOptions, Ftl, Settings};
 use pool::client::directory::Held;
 use pool::client::{Config, Counters, Directory, End, Input, Output, Remote};
-use pool::message::{Answer, Ask, AskId, BandEntry, BandHeader, NodeFacts, Refusal, Signals, Slot};
+use pool::message::{
+    Answer, Ask, AskId, BandEntry, BandHeader, Gaps, NodeFacts, Refusal, Signals, Slot,
+};
 use pool::opening::{Opened, OpenedBand};
 use pool::words::{BandName, DomainId, Generation, NodeId, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -116,6 +118,7 @@ impl Node {
                     sealed: of.sealed,
                     sound: of.pages.len() as u32,
                     torn: false,
+                    gaps: Gaps::default(),
                 };
                 let bands = self.bands.iter().map(entry).collect();
                 return Ok(Answer::Bands { bands, more: false });

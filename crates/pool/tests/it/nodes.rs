@@ -2,7 +2,7 @@
 //! stamp.
 
 use flash::OOB_BYTES;
-use pool::message::{Answer, Ask, BandEntry, BandHeader, Refusal, Slot};
+use pool::message::{Answer, Ask, BandEntry, BandHeader, Gaps, Refusal, Slot};
 use pool::words::{BandName, Generation, VolumeId};
 use std::collections::BTreeMap;
 
@@ -144,6 +144,7 @@ impl Node {
             sealed: of.sealed,
             sound: of.sound(),
             torn: false,
+            gaps: Gaps::default(),
         };
         let bands: Vec<_> = behind.by_ref().take(self.list_max).map(entry).collect();
         Answer::Bands { bands, more: self.list_max == 0 || behind.next().is_some() }

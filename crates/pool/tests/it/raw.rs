@@ -9,7 +9,7 @@ use ftl::raw::RawFormat;
 use lab::device::{Manner, Small};
 use lab::medium::Content;
 use nand::Faults;
-use pool::message::{BandHeader, Slot};
+use pool::message::{BandHeader, Gaps, Slot};
 use pool::node::raw::format::{AppendHeader, Footer, LogSlot, Record};
 use pool::node::raw::{OpenError, RawStoreSettings};
 use pool::node::store::{Command, CommandId, Data, Done, End, Opening, StoreError};
@@ -43,7 +43,11 @@ fn format(small: Small, faults: Faults) -> Result<(RawDisk, Instant), String> {
 
 impl Bench {
     fn with(faults: Faults) -> Self {
-        let (disk, now) = format(SMALL, faults).expect("it suits");
+        Self::of(SMALL, faults)
+    }
+
+    fn of(small: Small, faults: Faults) -> Self {
+        let (disk, now) = format(small, faults).expect("it suits");
         let mut bench = Self { disk, now, next: 0 };
         assert_eq!(bench.run(fence(1, 1)), Ok(Done::Done));
         bench
@@ -270,6 +274,42 @@ fn damaged_data_is_never_returned() {
     medium.damage(slot, oob, Content::Stamp(stamp + 1));
     let found = bench.read(1, 0);
     assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true]);
+}
+
+/// What was sound in it was lost with it, though the other copy may have lost other slots.
+#[test]
+fn a_last_page_of_which_a_slot_is_damaged_is_there_for_what_is_sound_of_it() {
+    // Pages of the flash are those of the band: where a program is not durable when it ends a part of one says nothing.
+    let mut bench =
+        Bench::of(Small { manner: Manner::File, slots_per_page: 4, ..SMALL }, Faults::default());
+    for page in 0..4 {
+        assert_eq!(bench.append(1, page), Ok(Done::Done));
+    }
+    for (page, at) in [(2, 1), (3, 0)] {
+        let wanted = slots(1, page, SHAPE)[at].data.expect("it is no zeroes");
+        let medium = bench.disk.medium_mut();
+        let stamped = medium.stamped_slots();
+        let (slot, stamp) = *stamped.iter().find(|(_, it)| *it == wanted.0).expect("written");
+        let (oob, _) = medium.peek(slot).expect("it was written");
+        medium.damage(slot, oob, Content::Stamp(stamp + 1000));
+    }
+    let entry = bench.restart().expect("sound").bands[0].entry;
+    let gaps = Gaps { until: 0, loose: 2, parts: [0b101, 0b110, 0, 0, 0, 0, 0, 0] };
+    assert_eq!((entry.pages, entry.sound, entry.torn, entry.gaps), (4, 2, true, gaps));
+    assert_eq!(
+        bench.read(1, 2).iter().map(Option::is_some).collect::<Vec<_>>(),
+        [true, false, true]
+    );
+    bench.assert_whole(1, 1);
+    // Somebody found that all of it counts, with what others have.
+    assert_eq!(bench.run(seal(1, 4)), Ok(Done::Done));
+    assert!(bench.disk.stop(&mut bench.now));
+    let entry = bench.restart().expect("sound").bands[0].entry;
+    assert_eq!((entry.pages, entry.sound, entry.sealed, entry.torn), (4, 2, true, false));
+    assert_eq!(
+        bench.read(1, 3).iter().map(Option::is_some).collect::<Vec<_>>(),
+        [false, true, true]
+    );
 }
 
 #[test]

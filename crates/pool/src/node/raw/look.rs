@@ -13,13 +13,13 @@ use super::format::{AppendHeader, Block, Entry, Footer, LOST, Sealed};
 use super::io::What;
 use super::log::{LOG_TAG, RAW_BLOCKS};
 use super::{Data, Held, OpenError, Output, Phase, RawStore};
-use crate::message::{BandEntry, BandHeader};
+use crate::message::{BandEntry, BandHeader, Gaps, PARTS, low_bits};
 use crate::node::ALL_SOUND;
 use crate::node::store::{Found, FoundBand};
 use crate::volume::PAGE_SLOTS;
 use crate::words::BandName;
 use flash::{Lba, Oob, RequestError};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Raw blocks that are looked at at a time when the store is opened.
 const LOOKS_MAX: usize = 64;
@@ -59,10 +59,10 @@ pub(super) struct Look {
     checks: bool,
     /// Only footers of so many pages count: what the log says, where it knows of all seals.
     told: Option<u32>,
-    /// Of the data that were asked for.
-    sums: Vec<u32>,
-    /// The first page whose data are damaged, or any number behind the last.
-    sound: u32,
+    /// Of each slot of the last page that is known, but zeroes.
+    sums: Vec<Option<u32>>,
+    /// Pages whose data are damaged, with a bit for each slot that is sound.
+    damaged: BTreeMap<u32, u64>,
     /// The drive did not even say what is there.
     unanswered: bool,
 }
@@ -136,9 +136,10 @@ impl<D: Data> RawStore<D> {
 
     fn found(&self) -> Found {
         let bands = self.bands.iter().map(|(&band, held)| {
-            let &Held { header, pages, sealed, sound, torn, failed, .. } = held;
+            let &Held { header, pages, sealed, sound, torn, gaps, failed, .. } = held;
             let sound = sound.min(pages);
-            FoundBand { entry: BandEntry { band, header, pages, sealed, sound, torn }, failed }
+            let entry = BandEntry { band, header, pages, sealed, sound, torn, gaps };
+            FoundBand { entry, failed }
         });
         let lanes = self.units.lanes();
         let alive = (0..lanes.lanes).filter(|&lane| !self.units.is_lane_gone(lane)).count();
@@ -176,7 +177,7 @@ impl<D: Data> RawStore<D> {
             checks,
             told: sealed.map(|sealed| sealed.pages),
             sums: Vec::new(),
-            sound: ALL_SOUND,
+            damaged: BTreeMap::new(),
             unanswered: false,
         };
         self.looks_begun += 1;
@@ -266,8 +267,8 @@ impl<D: Data> RawStore<D> {
         let lba = Lba(raw * self.units.lanes().slots);
         let block = self.units.raw_block(lba).expect("it is one");
         let unanswered = look.unanswered;
-        let sound = look.sound();
-        let torn = (look.torn || block.goes_on) && look.sealed.is_none();
+        let (sound, gaps) = look.sound();
+        let torn = (look.torn || block.goes_on || gaps.loose > 0) && look.sealed.is_none();
         let Look { band, written, entries, header, hidden, sealed, thin, clean, .. } = look;
         let counts = sealed.is_some() || !hidden && !entries.is_empty();
         if !counts && unanswered {
@@ -305,6 +306,7 @@ impl<D: Data> RawStore<D> {
             pages,
             sound,
             torn,
+            gaps,
             sealed: sealed.is_some(),
             hidden,
             failed,
@@ -417,25 +419,41 @@ impl Look {
         if !self.checks || header.stored() == 0 {
             return Some(Next::Walk { place: end.next_multiple_of(page) });
         }
-        let is_stored = |&(at, _): &(usize, &(Oob, u32))| header.zeroes >> at & 1 == 0;
-        let stored = header.slots.iter().enumerate().filter(is_stored);
-        self.sums = stored.map(|(_, (_, sum))| *sum).collect();
+        let slots = header.slots.iter().enumerate();
+        let sum =
+            |(at, (_, sum)): (usize, &(Oob, u32))| (header.zeroes >> at & 1 == 0).then_some(*sum);
+        self.sums = slots.map(sum).collect();
         Some(Next::Data { place: place + 1, count: header.stored() })
     }
 
     /// What was read where the data of the last page lie.
     fn take_data(&mut self, found: &[Option<u32>], page: u32) -> Next {
         let Step::Data { end } = self.step else { unreachable!("data were asked for") };
-        if !self.sums.iter().map(|sum| Some(*sum)).eq(found.iter().copied()) {
-            self.sound = self.sound.min(self.entries.len() as u32 - 1);
+        let mut found = found.iter().copied();
+        let is_sound = |sum: &Option<u32>| sum.is_none() || found.next() == Some(*sum);
+        let sound = self.sums.iter().map(is_sound).enumerate();
+        let sound = sound.fold(0, |all, (at, is_sound)| all | u64::from(is_sound) << at);
+        if sound != low_bits(self.sums.len() as u32) {
+            self.damaged.insert(self.entries.len() as u32 - 1, sound);
         }
         Next::Walk { place: end.next_multiple_of(page) }
     }
 
-    /// The first page that is damaged or lost, or any number behind the last.
-    fn sound(&self) -> u32 {
-        let lost = self.entries.iter().position(|entry| entry.place == LOST);
-        lost.map_or(self.sound, |at| self.sound.min(at as u32))
+    /// The first page that is damaged or lost, or any number behind the last, and what is known of the others.
+    fn sound(&self) -> (u32, Gaps) {
+        let lost = (0..).zip(&self.entries).filter(|(_, entry)| entry.place == LOST);
+        let lost: BTreeSet<u32> = lost.map(|(page, _)| page).collect();
+        let all = || lost.iter().chain(self.damaged.keys()).copied();
+        let is_loose = |page: &u32| self.damaged.contains_key(page);
+        let pages = self.entries.len() as u32;
+        let loose = (0..pages).rev().take_while(is_loose).count() as u32;
+        let firm = pages - loose;
+        let until = all().filter(|page| *page < firm).max().map_or(0, |page| page + 1);
+        let mut parts = [0; PARTS];
+        for (part, slots) in parts.iter_mut().zip(self.damaged.range(firm..)) {
+            *part = *slots.1;
+        }
+        (all().min().unwrap_or(ALL_SOUND), Gaps { until, loose, parts })
     }
 
     /// Pages below this were there, and their headers are damaged.
@@ -485,13 +503,13 @@ mod tests {
             checks: false,
             told: None,
             sums: Vec::new(),
-            sound: ALL_SOUND,
+            damaged: BTreeMap::new(),
             unanswered: false,
         };
         let slots: Vec<_> = footers.iter().map(|footer| Some(footer.encode())).collect();
         assert!(look.take_footer(&slots, 2).is_none(), "it is understood");
         let places: Vec<u32> = look.entries.iter().map(|entry| entry.place).collect();
         assert_eq!((look.sealed, places), (Some(4), vec![0, LOST, LOST, LOST]));
-        assert_eq!(look.sound(), 1, "and the node knows it");
+        assert_eq!(look.sound().0, 1, "and the node knows it");
     }
 }

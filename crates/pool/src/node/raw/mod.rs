@@ -28,7 +28,7 @@ mod log;
 mod look;
 
 use super::store::{Command, CommandId, Data, Done, End, Found, Sensed, StoreError};
-use crate::message::BandHeader;
+use crate::message::{BandHeader, Gaps};
 use crate::words::{BandName, BandShape};
 use flash::{Completion, Geometry, Health, Instant, Lba, Pairing, Payload, Slab, SlotWrite, Tag};
 use format::{AppendHeader, Entry, footer_slots};
@@ -115,8 +115,10 @@ struct Held {
     pages: u32,
     /// The first of them that was damaged when the store was opened, or any number behind the last.
     sound: u32,
-    /// There was more behind them, and none of it sound.
+    /// What was written last was not all sound then.
     torn: bool,
+    /// Which others were not sound.
+    gaps: Gaps,
     sealed: bool,
     hidden: bool,
     /// Takes no more appends, and its raw block no more footer.

@@ -9,6 +9,8 @@ use std::io;
 pub struct Clients {
     /// Over NBD.
     pub nbd: usize,
+    /// Sockets of those that have not finished their handshake and would be one of these.
+    pub newcomers: usize,
     /// Over HTTP.
     pub http: usize,
     /// Over the control socket.
@@ -39,7 +41,7 @@ impl fmt::Display for TooFew {
 const SPARE: usize = 16;
 
 /// A server without these is of no use.
-const LEAST: Clients = Clients { nbd: 4, http: 2, control: 2 };
+const LEAST: Clients = Clients { nbd: 4, newcomers: 16, http: 2, control: 2 };
 
 impl Clients {
     /// As many of the wanted ones as fit. HTTP gives way first, NBD last.
@@ -48,6 +50,7 @@ impl Clients {
         let floor = |wanted: usize, least: usize| wanted.min(least);
         let least = Clients {
             nbd: floor(self.nbd, LEAST.nbd),
+            newcomers: floor(self.newcomers, LEAST.newcomers),
             http: floor(self.http, LEAST.http),
             control: floor(self.control, LEAST.control),
         };
@@ -58,12 +61,13 @@ impl Clients {
             least + more
         };
         let nbd = grant(least.nbd, self.nbd);
+        let newcomers = grant(least.newcomers, self.newcomers);
         let control = grant(least.control, self.control);
-        Ok(Self { nbd, http: grant(least.http, self.http), control })
+        Ok(Self { nbd, newcomers, http: grant(least.http, self.http), control })
     }
 
     fn sum(self) -> usize {
-        self.nbd + self.http + self.control
+        self.nbd + self.newcomers + self.http + self.control
     }
 }
 
@@ -97,19 +101,20 @@ mod tests {
 
     #[test]
     fn http_gives_way_before_nbd_and_nobody_gets_what_is_not_there() {
-        let wanted = Clients { nbd: 100, http: 64, control: 16 };
+        let wanted = Clients { nbd: 100, newcomers: 200, http: 64, control: 16 };
         assert_eq!(wanted.within(1 << 20, 50), Ok(wanted));
-        for limit in 0..400 {
+        for limit in 0..600 {
             let Ok(granted) = wanted.within(limit, 50) else {
                 assert!(limit < 50 + SPARE + LEAST.sum(), "{limit}");
                 continue;
             };
             assert!(granted.sum() + 50 + SPARE <= limit, "{limit}: {granted:?}");
             assert!(granted.nbd == 100 || granted.http == LEAST.http, "{limit}: {granted:?}");
-            assert!(granted.nbd <= 100 && granted.http <= 64 && granted.control <= 16);
+            assert!(granted.nbd <= 100 && granted.newcomers <= 200);
+            assert!(granted.http <= 64 && granted.control <= 16);
         }
         // One who wants none of a kind keeps none for it.
-        let only = Clients { nbd: 1, http: 0, control: 0 };
+        let only = Clients { nbd: 1, newcomers: 0, http: 0, control: 0 };
         assert_eq!(only.within(SPARE + 1, 0), Ok(only));
     }
 

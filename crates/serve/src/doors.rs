@@ -129,10 +129,16 @@ fn bind_tcp(
 /// Kept for the hypervisor of each disk: its sockets, and four events for each of a dozen rings.
 const GUEST_DESCRIPTORS: usize = 64;
 
+/// So many may be in their handshake at least, however few clients there may be: a crowd must bring as many at once to
+/// have one hung up on that would finish.
+const NEWCOMERS_MIN: usize = 64;
+
 /// How many clients of each kind there may be, within the descriptors that are left.
 pub fn clients_max(config: &Config) -> Result<Clients, ServeError> {
     let wanted = Clients {
         nbd: config.nbd.clients_max,
+        // All clients of a server that was started anew come at once.
+        newcomers: 2 * config.nbd.clients_max.max(NEWCOMERS_MIN),
         http: config.http.as_ref().map_or(0, |http| http.clients_max),
         control: config.control.as_ref().map_or(0, |control| control.clients_max),
     };
@@ -148,11 +154,12 @@ pub fn granted(wanted: Clients, kept: usize) -> Result<Clients, ServeError> {
     let granted =
         wanted.within(limit, used).map_err(|few| ServeError::Descriptors(few.to_string()))?;
     if granted != wanted {
-        let Clients { nbd, http, control } = granted;
+        let Clients { nbd, newcomers, http, control } = granted;
         tracing::warn!(
             limit,
             used,
             nbd,
+            newcomers,
             http,
             control,
             "the limit of open files allows fewer clients than the config"

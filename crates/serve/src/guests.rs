@@ -297,12 +297,10 @@ struct Seats<'a>(&'a Door);
 impl Host for Seats<'_> {
     fn start(&mut self, queue: VhostQueue, kick: Event) -> Result<(), Fault> {
         let shared = &self.0.shared;
-        if shared.clients.fetch_add(1, Ordering::Relaxed) >= shared.clients_max {
-            shared.clients.fetch_sub(1, Ordering::Relaxed);
-            return Err(Fault::Full(shared.clients_max));
-        }
+        let clients_max = shared.entrance.clients_max();
+        let place = shared.entrance.seat().ok_or(Fault::Full(clients_max))?;
         let shard = (self.0.number + usize::from(queue.number())) % shared.mailboxes.len();
-        shared.mailboxes[shard].push(ToShard::Guest(Box::new(queue), kick));
+        shared.mailboxes[shard].push(ToShard::Guest(Box::new(queue), kick, place));
         Ok(())
     }
 

@@ -41,6 +41,7 @@ mod signals;
 mod sockets;
 pub mod store;
 pub mod tls;
+mod vestibule;
 mod volume;
 
 pub use config::Config;

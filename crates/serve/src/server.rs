@@ -30,11 +30,12 @@ use crate::panics;
 use crate::policies::{self, Plugins};
 use crate::runtime::ring::{DriverChoice, DriverReport, NoDriver, Ring};
 use crate::runtime::shard::{
-    Beat, IdList, IdRequest, Mailbox, Message, PolicySwitch, RawShape, Shard, ShardError,
+    Beat, Entrance, IdList, IdRequest, Mailbox, Message, PolicySwitch, RawShape, Shard, ShardError,
     ShardStatus, Shared, UnitBlocks, Wanted,
 };
 use crate::sockets::SocketFile;
 use crate::tls::{self, TlsError};
+use crate::vestibule::Vestibule;
 use ftl::MountReport;
 use ftl::policy::stream::Shape;
 use ftl::raw::ids::IdError;
@@ -200,7 +201,7 @@ impl Server {
         let rules = control::Rules::of(config.http.as_ref())?;
         let (opened, mut source) = open(config)?;
         let config = &opened;
-        let mounted = mount_all(std::mem::take(&mut source.starters), config.driver)?;
+        let mounted = mount_before(&mut source, &doors, tls.is_some(), config.driver)?;
         source.commit(mounted.iter().map(|mounted| &mounted.found.report))?;
         let refused = refused(&mounted, config);
         let mut config = to_be_read(config, &source.places.0, &refused);
@@ -217,7 +218,7 @@ impl Server {
         let uuid = mounted[0].found.report.uuid;
         let flash = (raw.as_ref(), mounted[0].found.band_blocks);
         let subsystem = hosts::subsystem(config, &offered, (uuid, port, mounted.len()), flash)?;
-        let mut shared = share(config, &source, offered, tls, (mounted.len(), clients.nbd))?;
+        let mut shared = share(config, &source, offered, tls, (mounted.len(), clients))?;
         shared.nbd_doors = doors.nbd.len() as u32;
         shared.nvme = subsystem;
         shared.guests = Bells::new(doors.guests.len())?;
@@ -549,6 +550,21 @@ fn set_going(
     mounted.into_iter().map(set_going).collect()
 }
 
+/// Mounts what is opened. Whoever comes while that waits for long is told so.
+fn mount_before(
+    source: &mut Source,
+    doors: &Doors,
+    has_tls: bool,
+    driver: DriverChoice,
+) -> Result<Vec<Mounted>, ServeError> {
+    let vestibule = source.waits.take().map(|waits| Vestibule::open(&doors.nbd, has_tls, waits));
+    let doing = "let NBD clients hear what the volume waits for";
+    let vestibule = vestibule.transpose().map_err(|error| ServeError::System { doing, error })?;
+    let mounted = mount_all(std::mem::take(&mut source.starters), driver);
+    drop(vestibule);
+    mounted
+}
+
 fn mount_all(starters: Vec<Starter>, driver: DriverChoice) -> Result<Vec<Mounted>, ServeError> {
     let mut starting = Vec::new();
     for (shard, starter) in starters.into_iter().enumerate() {
@@ -682,7 +698,7 @@ fn share(
     source: &Source,
     offered: Offered,
     tls: Option<Arc<rustls::ServerConfig>>,
-    (shards, clients_max): (usize, usize),
+    (shards, clients): (usize, Clients),
 ) -> Result<Shared, ServeError> {
     let mut mailboxes = Vec::new();
     for _ in 0..shards {
@@ -706,8 +722,7 @@ fn share(
         injections: config.device.injections,
         bounds: config.bounds,
         places: source.places.clone(),
-        clients: AtomicUsize::new(0),
-        clients_max,
+        entrance: Arc::new(Entrance::new(clients.nbd, clients.newcomers)),
         tcp_patience: Duration::from_nanos(config.nbd.tcp_timeout_ns),
         mailboxes,
         drained: AtomicUsize::new(0),

@@ -567,6 +567,11 @@ weir_engine* weir_engine_open(const weir_engine_place* place, char** reason) {
     return nullptr;
   }
   Status status = engine->reads_left ? engine->Leave(&missing, engine->finds_older) : Status::OK();
+  if (status.IsNotFound()) {
+    status = Status::InvalidArgument(std::string(place->volume) + ": its journal knows of no files: it is blank, or was made anew. "
+                                     "Which raw blocks on the units were which file's only it says, so nothing can be read without "
+                                     "it: restore the small volume from a copy");
+  }
   if (status.ok()) status = engine->Open(weir_store_free_small_bytes(engine->store), missing);
   if (!status.ok()) {
     *reason = strdup((status.ToString() + engine->Mend(status)).c_str());

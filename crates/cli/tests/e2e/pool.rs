@@ -670,3 +670,88 @@ fn a_volume_that_goes_on_with_one_node_has_both_copies_when_both_are_there() {
     pool.nodes[1].take().expect("it runs").kill();
     check_all(&pool.scratch, 2);
 }
+
+/// Its stop took the 30 s that it may take, and ended with status 2 whatever had been flushed.
+#[test]
+fn a_client_none_of_whose_nodes_is_there_stops_soon_and_says_what_is_lost_by_it() {
+    let mut pool = Whole::new("pool-cutoff", 2);
+    (1..=2).for_each(|node| pool.start_node(node));
+    pool.create();
+    for (flushed, status, words) in [
+        (true, 0, "All that was acknowledged had been flushed"),
+        (false, 2, "65536 bytes were not flushed"),
+    ] {
+        let mut client = pool.start_client();
+        let mut nbd = connect(&pool.scratch);
+        nbd.write(0, &pattern(1, BLOCK));
+        if flushed {
+            nbd.flush();
+        }
+        (0..2).for_each(|node| pool.nodes[node].take().expect("it runs").kill());
+        let begun = Instant::now();
+        // SAFETY: no memory is involved, and the child was not waited for.
+        unsafe { libc::kill(client.child.id() as libc::pid_t, libc::SIGTERM) };
+        let ended = client.ended();
+        assert!(begun.elapsed() < Duration::from_secs(28), "{:?}", begun.elapsed());
+        assert_eq!(ended.code(), Some(status), "{}", client.said());
+        let told = client.said();
+        assert!(
+            told.contains(words) && told.contains("none of its nodes can be reached"),
+            "{told}"
+        );
+        (1..=2).for_each(|node| pool.start_node(node));
+    }
+}
+
+/// They hung without a word.
+#[test]
+fn who_asks_for_a_volume_that_waits_for_its_nodes_hears_so_after_a_moment() {
+    let mut pool = Whole::new("pool-notopen", 2);
+    (1..=2).for_each(|node| pool.start_node(node));
+    pool.create();
+    let client = pool.start_client();
+    write_all(&pool.scratch, 1);
+    client.stop();
+    (0..2).for_each(|node| pool.nodes[node].take().expect("it runs").kill());
+    let config = pool.client_config("");
+    let mut client = Part::begin(&pool.scratch, ("client", "client-waits"), &config);
+    pool.until_told(&client, |text| text.contains("waiting for"));
+    let socket = pool.scratch.path().join("nbd.sock");
+    let begun = Instant::now();
+    let refused = Client::connect(&socket, "data").err().expect("there is nothing to serve");
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_secs(9), "most openings are over by then: {took:?}");
+    let told = refused.to_string();
+    assert!(told.contains("volume data is not open yet") && told.contains('1'), "{told}");
+    // Who comes a moment before it is open is served.
+    let waits = std::thread::spawn(move || {
+        let begun = Instant::now();
+        loop {
+            match Client::connect(&socket, "data") {
+                Ok(mut client) => return client.read(0, BLOCK as u32),
+                Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
+            }
+        }
+    });
+    (1..=2).for_each(|node| pool.start_node(node));
+    assert!(client.is_ready(), "{}", client.said());
+    assert!(waits.join().expect("it is served") == pattern(1 << 16, BLOCK));
+    check_all(&pool.scratch, 1);
+}
+
+#[test]
+fn a_node_that_was_given_up_says_so_when_it_starts() {
+    let mut pool = Whole::new("pool-givenup", 3);
+    (1..=3).for_each(|node| pool.start_node(node));
+    done(&["pool", "replace", "3", "--by", "none", "--config", &pool.admin]);
+    pool.nodes[2].take().expect("it runs").stop();
+    let config = pool.scratch.file("certs-node-3.toml");
+    let node = Part::start_as(&pool.scratch, ("node", "node-3"), &config);
+    let begun = Instant::now();
+    while !node.said().contains("the pool has given node 3 up") {
+        assert!(begun.elapsed() < PATIENCE, "{}", node.said());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(node.said().contains("join under a new number"), "{}", node.said());
+    node.stop();
+}

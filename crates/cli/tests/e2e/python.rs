@@ -6,7 +6,7 @@ use crate::tools::{root_and, run};
 
 /// Runs a script with `h` connected to the default volume and structured replies on. The system's
 /// interpreter, because Debian's `python3-libnbd` belongs to it and not to a user's own.
-fn python(uri: &str, body: &str) -> String {
+pub fn python(uri: &str, body: &str) -> String {
     let script = format!("{PRELUDE}h.connect_uri({uri:?})\n{body}\nh.shutdown()\n");
     run("/usr/bin/python3", &["-c", &script])
 }

@@ -2,11 +2,12 @@
 //! other users. NBD goes on, the log stays short, and nobody without the right changes anything.
 
 use crate::nbd;
+use crate::python::python;
 use crate::scratch::Scratch;
 use crate::server::{SMALL, Server};
 use crate::tools::{is_root, pattern, said, weir};
 use flash::Random;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -123,6 +124,42 @@ fn a_crowd_that_takes_every_descriptor_of_http_takes_none_of_nbd_and_fills_no_lo
     let log = server.log();
     assert!(log.len() < LOG_BYTES_MAX, "{} bytes of log: {}", log.len(), &log[..2000]);
     assert!(log.contains("fewer clients than the config"), "it says what it did: {log}");
+    server.terminate();
+}
+
+/// An idle socket took the place of a client until its handshake was too late, so a handful of them kept everybody out.
+#[test]
+fn sockets_that_never_finish_their_handshake_keep_no_client_out() {
+    let scratch = Scratch::new("halfopen");
+    let config = scratch.file("weir.toml");
+    std::fs::write(&config, "[nbd]\nclients_max = 4\n").unwrap();
+    let socket = scratch.file("data/nbd.sock");
+    let doors = ["--config", &config, "--tcp", "127.0.0.1:0", "--socket", &socket];
+    let server = Server::start(&scratch, &[SMALL, &doors].concat());
+    let address = ("127.0.0.1", server.tcp_port());
+    let idle: Vec<_> =
+        (0..200).map(|_| TcpStream::connect(address).expect("NBD listens")).collect();
+    let uri = server.uri();
+    for _ in 0..8 {
+        python(&uri, "assert len(h.pread(B, 0)) == B");
+    }
+    // The oldest were hung up on, and the youngest are still there, as they may be.
+    let is_open = |mut stream: &TcpStream| {
+        stream.set_nonblocking(true).expect("a socket");
+        // It was greeted.
+        let _ = stream.read(&mut [0; 64]);
+        stream.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    };
+    assert!(!is_open(&idle[0]) && !is_open(&idle[100]), "{}", server.log());
+    assert!(is_open(&idle[199]), "{}", server.log());
+    let told = server.log().matches("do not finish their handshake").count();
+    assert!((1..=3).contains(&told), "once every five seconds: {}", server.log());
+    // Clients count as before.
+    let mut clients: Vec<_> = (0..4).map(|_| server.connect()).collect();
+    assert!(nbd::Client::connect(&server.socket(), "default").is_err(), "a fifth one is refused");
+    clients[0].write(0, &pattern(1, BLOCK));
+    assert!(clients[0].read(0, BLOCK as u32) == pattern(1, BLOCK));
+    drop((clients, idle));
     server.terminate();
 }
 

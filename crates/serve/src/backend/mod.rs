@@ -121,6 +121,11 @@ pub trait Backend {
         String::new()
     }
 
+    /// If nothing of what is below can be reached: what, and why not. A stop that waits for it does so in vain.
+    fn cut_off(&self) -> Option<String> {
+        None
+    }
+
     /// The file for which there was no room when something was refused last, if that is known.
     fn full_file(&self) -> Option<&Path> {
         None

@@ -6,6 +6,7 @@ use crate::medium::Medium;
 use crate::runtime::ring::Ring;
 use crate::runtime::shard::{Clock, CoreFormat, CoreSettings, Engine};
 use crate::server::start_engine;
+use crate::vestibule::Waits;
 use crate::volume::Split;
 use ftl::MountReport;
 
@@ -25,6 +26,8 @@ pub struct Source {
     pub places: (String, String),
     /// The device of this machine, unless it is a volume of a pool.
     pub device: Option<Device>,
+    /// What the opening waits for, where it may wait for long.
+    pub waits: Option<Waits>,
 }
 
 impl Source {
@@ -39,6 +42,7 @@ impl Source {
             split: device.split,
             places: device.places(),
             device: Some(device),
+            waits: None,
         }
     }
 

@@ -68,6 +68,10 @@ impl Front for NbdClient {
         self.protocol.tls_started();
     }
 
+    fn has_come_in(&self) -> bool {
+        self.protocol.export().is_some()
+    }
+
     fn in_flight(&self) -> u32 {
         self.protocol.in_flight().0
     }

@@ -166,6 +166,11 @@ pub trait Front: Send {
     /// From now on the bytes are decrypted ones.
     fn tls_started(&mut self);
 
+    /// Its handshake is finished, so that it counts as a client.
+    fn has_come_in(&self) -> bool {
+        true
+    }
+
     /// Requests not finished.
     fn in_flight(&self) -> u32;
 

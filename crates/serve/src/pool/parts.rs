@@ -15,17 +15,18 @@ use super::follower::{Heard, follow};
 use super::node::{self, NodeOptions, NodeStatus, Notice as NodeNotice};
 use super::plane::{PlaneCalls, PlaneLink};
 use super::reach::Caller;
-use super::volume::{self, Notice, VolumeOptions};
+use super::volume::{self, Notice, VolumeOptions, VolumeStatus};
 use super::{drives, records, tls};
 use crate::backend::Source;
 use crate::device::VolumeOptions as Exported;
 use crate::runtime::shard::{Mailbox, Wanted};
 use crate::server::{Ready, ServeError, Server};
 use crate::signals::Stopper;
+use crate::vestibule::Waits;
 use crate::volume::Split;
 use flash::SECOND;
 use growth::Growth;
-use pool::control::values::VolumeRecord;
+use pool::control::values::{NodeRecord, NodeState, VolumeRecord};
 use pool::controller::weights::Weights;
 use pool::controller::{NodeSeen, Redundancy, Room, VolumeSeen};
 use pool::node::NodeSettings;
@@ -74,8 +75,12 @@ pub fn run_node(config: &NodeConfig, ready: impl FnOnce(SocketAddr)) -> Result<(
         reports.report_profile(config.node, profile);
     }
     let (me, hears, reports_by) = (config.node, running.mailbox(), running.mailbox());
+    let mut given_up = GivenUp::default();
     let hear = move |heard| match heard {
         Heard::Nodes(nodes) => {
+            if let Some(told) = given_up.look(me, &nodes) {
+                tracing::warn!("{told}");
+            }
             let counts = nodes.into_iter().filter(|record| record.state.counts());
             let addresses = counts.map(|record| (record.node, record.address)).collect();
             hears.push(NodeNotice::Addresses(addresses));
@@ -108,6 +113,34 @@ pub fn run_node(config: &NodeConfig, ready: impl FnOnce(SocketAddr)) -> Result<(
         tracing::info!(%error, "the control plane does not know that the node was stopped well");
     }
     Ok(())
+}
+
+/// Whether the log of a node tells that its pool has given it up.
+#[derive(Default)]
+struct GivenUp {
+    told: bool,
+}
+
+impl GivenUp {
+    /// What to tell now that the records of nodes are these.
+    fn look(&mut self, me: NodeId, nodes: &[NodeRecord]) -> Option<String> {
+        let record = nodes.iter().find(|record| record.node == me)?;
+        let is_out = !record.state.counts();
+        if !is_out || std::mem::replace(&mut self.told, is_out) {
+            self.told = is_out;
+            return None;
+        }
+        let by = match record.state {
+            NodeState::ReplacedBy(other) => format!(", and node {} has its place", other.0),
+            _ => String::new(),
+        };
+        Some(format!(
+            "the pool has given node {} up (`weir pool replace`){by}: what is on its drive counts no more, and no volume \
+             writes to it. To have the drive used again, stop this node, format the drive and let it join under a new number (`node.id`, a \
+             certificate of that number by `weir pool certs`, then `weir pool join`)",
+            me.0
+        ))
+    }
 }
 
 fn mode_of(weights: &Weights, node: NodeId) -> Mode {
@@ -212,8 +245,24 @@ fn serve_volume(
         split: Split::new(1),
         places: (place, String::new()),
         device: None,
+        waits: Some(waits(record.name.clone(), mailbox)),
     };
     Server::start_from(&server, |config| Ok((config.clone(), source)))
+}
+
+/// What a client hears of a volume that is not open yet.
+fn waits(name: String, mailbox: &Arc<Mailbox<Notice>>) -> Waits {
+    let mailbox = Arc::clone(mailbox);
+    Box::new(move || {
+        let (send, answer) = mpsc::channel();
+        // Whoever asked may not have waited for it.
+        mailbox.push(Notice::Status(Box::new(move |status: VolumeStatus| drop(send.send(status)))));
+        let waits = match answer.recv_timeout(STATUS_WITHIN) {
+            Ok(status) => status.explains,
+            Err(_) => "its client does not say what it waits for".into(),
+        };
+        format!("volume {name} is not open yet: {waits}")
+    })
 }
 
 /// Tells the controller how a volume does, and its front ends if it has grown.
@@ -257,5 +306,27 @@ impl VolumeReporter {
         let seen = VolumeSeen { reads, writes, waf, redundancy };
         reports.report_volume(self.volume, seen);
         (self.at, self.before) = (std::time::Instant::now(), counters);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_says_once_that_it_was_given_up_and_what_to_do() {
+        let record =
+            |node, state| NodeRecord { node: NodeId(node), state, ..NodeRecord::default() };
+        let mut given_up = GivenUp::default();
+        let mut look =
+            |state| given_up.look(NodeId(2), &[record(1, NodeState::Out), record(2, state)]);
+        assert_eq!((look(NodeState::In), look(NodeState::Draining)), (None, None));
+        let told = look(NodeState::Out).expect("it is told");
+        assert!(told.contains("given node 2 up") && told.contains("weir pool join"), "{told}");
+        assert_eq!(look(NodeState::Out), None);
+        assert_eq!(look(NodeState::In), None);
+        let told = look(NodeState::ReplacedBy(NodeId(7))).expect("it is told again");
+        assert!(told.contains("node 7 has its place"), "{told}");
+        assert_eq!(given_up.look(NodeId(9), &[]), None);
     }
 }

@@ -303,8 +303,9 @@ impl Reach {
                 let says = hello.facts.map(|facts| facts.node);
                 if hello.node != node || says.is_some_and(|says| says != node) {
                     return Err(format!(
-                        "at {} is node {}, not node {}: correct the address in the pool",
-                        target.address, hello.node.0, node.0
+                        "at {} is node {}, not node {}: correct `node.listen` in their configs, or tell the pool where \
+                         node {} is (`weir pool join {} --address ADDRESS`)",
+                        target.address, hello.node.0, node.0, node.0, node.0
                     ));
                 }
                 let facts = hello.facts.ok_or("it does not say what it is")?;

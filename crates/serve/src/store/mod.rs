@@ -154,6 +154,7 @@ pub fn run(config: &StoreConfig, ready: impl FnOnce(&StoreReady)) -> Result<(), 
     let room = Room::watch(&config.addresses, &service)?;
     let wanted = Clients {
         nbd: 0,
+        newcomers: 0,
         http: config.http.as_ref().map_or(0, |http| http.clients_max),
         control: control.clients_max,
     };

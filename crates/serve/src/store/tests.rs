@@ -36,7 +36,7 @@ impl Served {
         let service = Service::on(Arc::clone(&model) as Arc<dyn Engine>, |_| ()).unwrap();
         let service = Arc::new(service);
         let listeners = Listeners { control: Some(listener), tcp: None };
-        let clients = Clients { nbd: 0, http: 0, control: 200 };
+        let clients = Clients { nbd: 0, newcomers: 0, http: 0, control: 200 };
         let http = start(listeners, Rules::default(), clients, Arc::clone(&service)).unwrap();
         let client = client::Store::at(Path::new(&path));
         Self { client, path, model, service, _http: http, _socket: socket }
@@ -434,7 +434,7 @@ fn over_tcp_data_is_for_who_has_the_token() {
     let service = Service::on(Arc::new(Model::new(1)), |_| ()).unwrap();
     let (socket, address) = crate::sockets::listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
     let listeners = Listeners { control: None, tcp: Some((socket, address)) };
-    let clients = Clients { nbd: 0, http: 16, control: 0 };
+    let clients = Clients { nbd: 0, newcomers: 0, http: 16, control: 0 };
     let _http = start(listeners, Rules::default(), clients, Arc::new(service)).unwrap();
     let store = client::Store::at(address);
     assert_eq!(store.status().unwrap()["mode"], "store");

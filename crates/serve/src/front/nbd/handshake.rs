@@ -254,6 +254,9 @@ impl Handshake {
         if server.shutting_down {
             return Err(OptionError::new(REP_ERR_SHUTDOWN, "the server is shutting down"));
         }
+        if let Some(why) = &server.nothing {
+            return Err(OptionError::new(REP_ERR_UNKNOWN, why.as_ref()));
+        }
         if self.tls == Tls::Required && option != OPT_STARTTLS {
             return Err(OptionError::new(REP_ERR_TLS_REQD, "start TLS first (STARTTLS)"));
         }

@@ -368,6 +368,8 @@ struct Server {
     exports: Arc<[Export]>,
     limits: Limits,
     shutting_down: bool,
+    /// Why nothing is offered by now.
+    nothing: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
@@ -409,7 +411,7 @@ impl Connection {
             handshake: Handshake::new(tls, out),
             deadline: now + limits.handshake_ns,
         };
-        let server = Server { exports, limits, shutting_down: false };
+        let server = Server { exports, limits, shutting_down: false, nothing: None };
         Self { server, phase, closed: None }
     }
 
@@ -532,6 +534,11 @@ impl Connection {
     /// The server stops: options and requests from now on are refused. What is in flight goes on.
     pub fn shut_down(&mut self) {
         self.server.shutting_down = true;
+    }
+
+    /// Nothing is offered yet: each option is answered by an error that says why.
+    pub fn offer_nothing(&mut self, why: Arc<str>) {
+        self.server.nothing = Some(why);
     }
 
     /// Index of the chosen export.

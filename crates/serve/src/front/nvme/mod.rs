@@ -698,6 +698,10 @@ impl Front for NvmeClient {
 
     fn tls_started(&mut self) {}
 
+    fn has_come_in(&self) -> bool {
+        self.seat.is_some() && !self.must_authenticate()
+    }
+
     fn in_flight(&self) -> u32 {
         self.flights.len() as u32
     }

@@ -567,6 +567,15 @@ impl Backend for VolumeBackend {
         self.session.client().is_some_and(|client| client.counters().slots_lost > 0)
     }
 
+    fn cut_off(&self) -> Option<String> {
+        let away = |(node, why): (NodeId, Option<&str>)| match why? {
+            "" => Some(format!("node {} is away", node.0)),
+            why => Some(format!("node {}: {why}", node.0)),
+        };
+        let away: Option<Vec<String>> = self.reach.nodes().map(away).collect();
+        Some(format!("none of its nodes can be reached ({})", away?.join("; ")))
+    }
+
     fn checkpoints(&mut self, now: Instant, count: u64) {
         if std::mem::replace(&mut self.checkpoints, count) != count {
             self.handle(now, Input::Checkpoints(count));

@@ -4,6 +4,7 @@
 //! Invariant: while a receive is under way, the input buffer and the payload's buffer stay where
 //! they are.
 
+use super::entrance::Place;
 use super::outbox::Outbox;
 use super::requests::Asked;
 use crate::front::{Event, Front, Payload, Received, Ticket, vhost};
@@ -16,6 +17,7 @@ use crate::runtime::ring::Ring;
 use flash::Instant;
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 /// Bytes that one receive may take beyond a payload.
 const INPUT_BYTES: usize = 256 << 10;
@@ -79,6 +81,8 @@ pub struct Connection {
     /// When the client last took something of what is sent, or could begin to.
     taken_at: Instant,
     ear: Ear,
+    /// Among all clients. It is free only once the socket is closed: declared, and so dropped, after it.
+    pub place: Place,
     input: Buffer,
     /// What of `input` is received and not yet dealt with.
     start: usize,
@@ -96,7 +100,7 @@ pub struct Connection {
 /// How a client is heard.
 pub enum Ear {
     /// By what comes over a socket.
-    Socket(OwnedFd),
+    Socket(Arc<OwnedFd>),
     /// By its kicks.
     Kick(vhost::Event),
 }
@@ -110,7 +114,13 @@ struct Tls {
 
 impl Connection {
     /// A new client, whose greeting is in `outbox`.
-    pub fn new(ear: Ear, front: Box<dyn Front>, outbox: Outbox, leaving_ns: u64) -> Self {
+    pub fn new(
+        ear: Ear,
+        place: Place,
+        front: Box<dyn Front>,
+        outbox: Outbox,
+        leaving_ns: u64,
+    ) -> Self {
         // A guest is heard by nothing that would need room.
         let input_blocks = match ear {
             Ear::Socket(_) => (INPUT_BYTES / flash::BLOCK_BYTES) as u32,
@@ -131,6 +141,7 @@ impl Connection {
             leaving_ns,
             taken_at: Instant(0),
             ear,
+            place,
             input: Buffer::new(input_blocks),
             start: 0,
             end: 0,

@@ -2,6 +2,7 @@
 //! that does not come to one by itself.
 
 use super::{Life, Shard};
+use crate::volume::{Kind, Request};
 use flash::{Instant, SECOND};
 use ftl::{Ftl, LostTier};
 
@@ -20,6 +21,9 @@ impl Default for Bounds {
     }
 }
 
+/// A stop waits so long for what cannot be reached: long enough for a link that broke to be made anew.
+const CUT_OFF_NS: u64 = 3 * SECOND;
+
 /// Requests described in one warning.
 const TOLD_MAX: usize = 3;
 
@@ -37,6 +41,8 @@ pub(super) struct Late {
     failure_told: bool,
     /// When the stop under way is given up.
     pub stop_at: Instant,
+    /// When what is below could last be reached, or the stop began.
+    reached_at: Instant,
 }
 
 impl Late {
@@ -48,13 +54,48 @@ impl Late {
             slow_requests: 0,
             failure_told: false,
             stop_at: Instant(u64::MAX),
+            reached_at: Instant(0),
         }
     }
 
     /// When to look again.
     pub fn deadline(&self) -> Option<Instant> {
-        let stop = (self.stop_at != Instant(u64::MAX)).then_some(self.stop_at);
+        let stop = self.stops().then(|| self.stop_at.min(self.reached_at + CUT_OFF_NS));
         self.watch_at.into_iter().chain(stop).min()
+    }
+
+    fn stops(&self) -> bool {
+        self.stop_at != Instant(u64::MAX)
+    }
+}
+
+/// What was written, trimmed or zeroed and acknowledged by a shard, and how much of it a flush has made durable since: the
+/// rest is what a power cut could take.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Acknowledged {
+    bytes: u64,
+    bytes_flushed: u64,
+}
+
+impl Acknowledged {
+    /// So much until now: a flush that begins now makes that durable.
+    pub fn bytes(self) -> u64 {
+        self.bytes
+    }
+
+    /// A request that began when so much was acknowledged has ended well.
+    pub fn note(&mut self, request: &Request, bytes_before: u64) {
+        match request.kind {
+            Kind::Flush => self.bytes_flushed = self.bytes_flushed.max(bytes_before),
+            Kind::Write { fua: false, .. }
+            | Kind::Zeroes { fua: false, .. }
+            | Kind::Trim { fua: false } => self.bytes += u64::from(request.len),
+            _ => {}
+        }
+    }
+
+    fn unflushed(self) -> u64 {
+        self.bytes - self.bytes_flushed
     }
 }
 
@@ -139,11 +180,22 @@ impl Shard {
     /// A stop begins: it is over within a bound.
     pub(super) fn begin_stop(&mut self, now: Instant) {
         self.late.stop_at = now + self.late.bounds.stop_ns;
+        self.late.reached_at = now;
     }
 
-    /// Gives the stop up when its time is over. True if it was.
+    /// Gives the stop up when its time is over, or what it waits for cannot be reached. True if it was.
     pub(super) fn give_up_stop(&mut self, now: Instant) -> bool {
-        if now < self.late.stop_at || matches!(self.life, Life::Stopped { .. }) {
+        if !self.late.stops() || matches!(self.life, Life::Stopped { .. }) {
+            return false;
+        }
+        match self.engine.medium.cut_off() {
+            Some(why) if now >= self.late.reached_at + CUT_OFF_NS => {
+                return self.stop_cut_off(&why);
+            }
+            Some(_) => {}
+            None => self.late.reached_at = now,
+        }
+        if now < self.late.stop_at {
             return false;
         }
         let late = self.engine.late(now, 0);
@@ -163,5 +215,63 @@ impl Shard {
         );
         self.life = Life::Stopped { durable: false };
         true
+    }
+
+    /// Ends without what cannot be reached. That is an unclean end only if it takes something that was acknowledged: what
+    /// was flushed is there, and who waits for an answer was promised nothing.
+    fn stop_cut_off(&mut self, why: &str) -> bool {
+        let (place, requests) = (&self.shared.places.0, self.requests.len());
+        let unflushed = self.acknowledged.unflushed();
+        if unflushed > 0 {
+            tracing::error!(
+                shard = self.me,
+                "{place}: {why}: the stop does not wait for them. Of what was written and acknowledged {unflushed} bytes \
+                 were not flushed, and what of them is not on the nodes is lost as by a power cut; {requests} requests have \
+                 no answer. The next start recovers"
+            );
+        } else {
+            tracing::warn!(
+                shard = self.me,
+                "{place}: {why}: the stop does not wait for them. All that was acknowledged had been flushed, so nothing is \
+                 lost; {requests} requests have no answer. The next start recovers"
+            );
+        }
+        self.life = Life::Stopped { durable: unflushed == 0 };
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flush_covers_what_was_acknowledged_before_it_began_and_nothing_else() {
+        let request = |kind, len| Request { volume: 0, kind, offset: 0, len };
+        let write = request(Kind::Write { fua: false, handle: None }, 4096);
+        let flush = request(Kind::Flush, 0);
+        let mut acknowledged = Acknowledged::default();
+        acknowledged.note(&write, 0);
+        let before = acknowledged.bytes();
+        acknowledged.note(&write, 0);
+        assert_eq!(acknowledged.unflushed(), 8192);
+        acknowledged.note(&flush, before);
+        assert_eq!(
+            acknowledged.unflushed(),
+            4096,
+            "one was acknowledged while the flush was under way"
+        );
+        // One that began earlier and ends later takes nothing back.
+        acknowledged.note(&flush, 0);
+        assert_eq!(acknowledged.unflushed(), 4096);
+        for durable in
+            [Kind::Write { fua: true, handle: None }, Kind::Trim { fua: true }, Kind::Read]
+        {
+            acknowledged.note(&request(durable, 4096), 0);
+        }
+        assert_eq!(acknowledged.unflushed(), 4096);
+        acknowledged.note(&request(Kind::Trim { fua: false }, 4096), 0);
+        acknowledged.note(&flush, acknowledged.bytes());
+        assert_eq!(acknowledged.unflushed(), 0);
     }
 }

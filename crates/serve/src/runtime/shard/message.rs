@@ -6,6 +6,7 @@
 use super::Shard;
 use super::core::CoreStatus;
 use super::engine::{Finished, Piece, Work};
+use super::entrance::Place;
 use super::ids::{IdList, IdRequest};
 use super::snapshots::SnapshotAsk;
 use super::volumes::{Cleared, Labelled};
@@ -32,12 +33,22 @@ pub enum Door {
     Nvme,
 }
 
+/// Who has connected.
+pub struct Caller {
+    /// To speak with it.
+    pub socket: Arc<OwnedFd>,
+    /// What it came by.
+    pub door: Door,
+    /// As a newcomer.
+    pub place: Place,
+}
+
 /// What a shard is told by another thread.
 pub enum Message {
-    /// A client for this shard to serve, and what it came by.
-    Client(OwnedFd, Door),
-    /// A guest's ring to serve, which counts as a client already, and how it is kicked.
-    Guest(Box<vhost::VhostQueue>, vhost::Event),
+    /// A client for this shard to serve.
+    Client(Caller),
+    /// A guest's ring to serve, how it is kicked, and its place as a client.
+    Guest(Box<vhost::VhostQueue>, vhost::Event, Place),
     /// Execute this, then send `Finished` to its origin.
     Piece(Piece),
     /// What this shard had sent away is done.

@@ -9,11 +9,13 @@
 //! pieces of the others; when the last has drained, each stops its FTL, lets go of its sockets and
 //! ends.
 
+mod arrivals;
 mod beat;
 mod clock;
 mod connection;
 mod core;
 mod engine;
+mod entrance;
 mod fenced;
 mod health;
 mod ids;
@@ -34,6 +36,7 @@ pub use beat::{Beat, is_turn};
 pub use clock::Clock;
 pub use core::{AnyCore, CoreFormat, CoreSettings, CoreStatus, RawShape, RawStatus};
 pub use engine::{Engine, Finished, Milestone, Origin, Piece, Work};
+pub use entrance::Entrance;
 pub use ids::{IdAnswer, IdList, IdRequest, IdWork, whole_blocks};
 pub use late::Bounds;
 pub use message::{Door, Mailbox, Message, PolicySwitch, ShardStatus, UnitBlocks, Wanted};
@@ -43,14 +46,12 @@ pub use snapshots::{SnapshotAsk, SnapshotWork};
 
 use crate::device::Losses;
 use crate::exports::Offered;
-use crate::front::{Front, NbdClient, NvmeClient, nbd, vhost};
 use crate::latency::{Latencies, Slowest};
 use crate::medium::Lost;
 use crate::rated::Rated;
 use crate::runtime::data::{Data, Pool};
 use crate::runtime::ring::{Done, Owner, Ring};
-use crate::sockets;
-use connection::{Connection, Ear, Ending};
+use connection::{Connection, Ending};
 use flash::{Instant, SECOND, Slab};
 use ftl::{Input, Switch};
 use outbox::{Answered, Outbox};
@@ -60,7 +61,7 @@ use requests::Pending;
 use shared::FAILED;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -90,7 +91,6 @@ const ACCEPT_AGAIN_NS: u64 = SECOND / 5;
 #[derive(Default)]
 struct Told {
     unaccepted: Rated,
-    too_many: Rated,
     dropped: Rated,
     came: Rated,
     went: Rated,
@@ -124,6 +124,7 @@ pub struct Shard {
     next_shard: usize,
     life: Life,
     late: late::Late,
+    acknowledged: late::Acknowledged,
     /// In `Draining` and after: when patience with slow clients ends.
     farewell: Instant,
     /// When the time of the first client is over.
@@ -203,6 +204,7 @@ impl Shard {
             next_shard: 0,
             life: Life::Serving,
             late,
+            acknowledged: late::Acknowledged::default(),
             farewell: Instant(u64::MAX),
             expires: None,
             expiries_stale: false,
@@ -391,114 +393,10 @@ impl Shard {
         }
     }
 
-    fn accepted(&mut self, now: Instant, done: Done) {
-        if self.life != Life::Serving {
-            if done.result >= 0 {
-                // SAFETY: the kernel made this descriptor for us; dropping it hangs up.
-                drop(unsafe { OwnedFd::from_raw_fd(done.result) });
-            }
-            return;
-        }
-        if done.result < 0 {
-            let error = io::Error::from_raw_os_error(-done.result);
-            if let Some(more) = self.told.unaccepted.admit(now) {
-                tracing::warn!(%error, more, "a client could not be accepted");
-            }
-            // It waits in the kernel; at once the same would happen again.
-            self.accept_again.push((now + ACCEPT_AGAIN_NS, done.index));
-            return;
-        }
-        let listener = self.listeners[done.index as usize].as_raw_fd();
-        self.ring.accept(done.index, listener);
-        // SAFETY: the kernel made this descriptor for us.
-        let socket = unsafe { OwnedFd::from_raw_fd(done.result) };
-        if self.shared.clients.fetch_add(1, Ordering::Relaxed) >= self.shared.clients_max {
-            self.shared.clients.fetch_sub(1, Ordering::Relaxed);
-            if let Some(more) = self.told.too_many.admit(now) {
-                let clients_max = self.shared.clients_max;
-                tracing::warn!(clients_max, more, "a client too many was refused");
-            }
-            return;
-        }
-        let shard = self.next_shard;
-        self.next_shard = (shard + 1) % self.shared.mailboxes.len();
-        let door = if done.index < self.shared.nbd_doors { Door::Nbd } else { Door::Nvme };
-        if shard == self.me {
-            self.welcome(now, socket, door);
-        } else {
-            self.shared.mailboxes[shard].push(Message::Client(socket, door));
-        }
-    }
-
-    /// Accepts again where that failed a while ago.
-    fn accept_on(&mut self, now: Instant) {
-        for (at, index) in std::mem::take(&mut self.accept_again) {
-            if self.life != Life::Serving {
-                continue;
-            } else if at <= now {
-                self.ring.accept(index, self.listeners[index as usize].as_raw_fd());
-            } else {
-                self.accept_again.push((at, index));
-            }
-        }
-    }
-
-    fn welcome(&mut self, now: Instant, socket: OwnedFd, door: Door) {
-        if self.life != Life::Serving {
-            self.shared.clients.fetch_sub(1, Ordering::Relaxed);
-            return;
-        }
-        sockets::prepare(&socket, self.shared.tcp_patience);
-        let mut outbox = Outbox::default();
-        let out = &mut outbox.filling.bytes;
-        let front: Box<dyn Front> = match (door, &self.shared.nvme) {
-            (Door::Nvme, Some(subsystem)) => {
-                let local = sockets::local_address(&socket);
-                Box::new(NvmeClient::new(now, Arc::clone(subsystem), local))
-            }
-            _ => {
-                let tls = match self.shared.tls {
-                    Some(_) => nbd::TlsMode::Required,
-                    None => nbd::TlsMode::Off,
-                };
-                let exports = Arc::clone(&self.offered.exports);
-                Box::new(NbdClient::new(now, exports, tls, self.shared.limits, out))
-            }
-        };
-        let leaving_ns = self.shared.limits.handshake_ns;
-        self.seat(now, Connection::new(Ear::Socket(socket), front, outbox, leaving_ns));
-    }
-
-    /// A guest's ring, whose session counted it as a client.
-    fn welcome_guest(
-        &mut self,
-        now: Instant,
-        mut queue: Box<vhost::VhostQueue>,
-        kick: vhost::Event,
-    ) {
-        if self.life != Life::Serving {
-            self.shared.clients.fetch_sub(1, Ordering::Relaxed);
-            return;
-        }
-        // Its volume may have another size since its session looked.
-        queue.offered(&self.offered, &mut Vec::new());
-        self.seat(now, Connection::new(Ear::Kick(kick), queue, Outbox::default(), 0));
-    }
-
-    fn seat(&mut self, now: Instant, connection: Connection) {
-        let index = self.connections.insert(Box::new(connection));
-        if let Some(more) = self.told.came.admit(now) {
-            tracing::info!(shard = self.me, client = index, more, "a client came");
-        }
-        self.mark_dirty(index);
-        self.proceed(now, index);
-        self.expiries_stale = true;
-    }
-
     fn told(&mut self, now: Instant, message: Message) {
         match message {
-            Message::Client(socket, door) => self.welcome(now, socket, door),
-            Message::Guest(queue, kick) => self.welcome_guest(now, queue, kick),
+            Message::Client(caller) => self.welcome(now, caller),
+            Message::Guest(queue, kick, place) => self.welcome_guest(now, queue, kick, place),
             Message::Piece(piece) => self.engine.submit(piece),
             Message::Finished(finished) => {
                 self.piece_done(finished);
@@ -630,7 +528,6 @@ impl Shard {
         }
         self.shared.mailboxes[self.me].wake();
         let settled = self.ring.settle(Duration::from_nanos(FAREWELL_NS));
-        self.shared.clients.fetch_sub(self.connections.len(), Ordering::Relaxed);
         settled && self.requests.is_empty()
     }
 
@@ -758,7 +655,6 @@ impl Shard {
             if let Some(more) = self.told.went.admit(self.now) {
                 tracing::info!(shard = self.me, client = index, more, "a client went");
             }
-            self.shared.clients.fetch_sub(1, Ordering::Relaxed);
             self.expiries_stale = true;
         }
     }

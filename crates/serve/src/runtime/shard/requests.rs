@@ -39,6 +39,8 @@ pub struct Pending {
     begun: Instant,
     /// Under which offer.
     pub(super) offer: u64,
+    /// Bytes that were acknowledged before it began.
+    bytes_before: u64,
     data: Option<Data>,
     /// What the range is compared with.
     expected: Option<Data>,
@@ -57,7 +59,7 @@ impl Pending {
     fn new(
         connection: u32,
         asked: Asked,
-        (begun, offer): (Instant, u64),
+        (begun, offer, bytes_before): (Instant, u64, u64),
         (data, expected): (Option<Data>, Option<Data>),
     ) -> Self {
         let (pieces, result, waited, spent, placed) = (0, Ok(()), None, None, None);
@@ -66,6 +68,7 @@ impl Pending {
             asked,
             begun,
             offer,
+            bytes_before,
             data,
             expected,
             pieces,
@@ -145,6 +148,9 @@ impl Shard {
             }
         };
         self.mark_dirty(index);
+        if !self.may_stay(now, index) {
+            return false;
+        }
         let connection = &mut self.connections[index];
         match event {
             None => true,
@@ -324,7 +330,7 @@ impl Shard {
         let (len, covered) = (u64::from(len), u64::from(request.covered_blocks()));
         self.connections[connection].requests += 1;
         let data = self.beside(kind, covered as u32, data);
-        let begun = (self.now, self.changes.offers);
+        let begun = (self.now, self.changes.offers, self.acknowledged.bytes());
         let index = self.requests.insert(Pending::new(connection, asked, begun, data));
         if self.engine.medium.fenced() {
             self.requests[index].result = Err(RequestError::Failed);
@@ -541,11 +547,15 @@ impl Shard {
     pub(super) fn answer(&mut self, index: u32) {
         let pending = self.requests.remove(index);
         let placed = pending.placed.map(|lba| self.place_of(pending.asked.request.volume, lba));
-        let Pending { connection, asked, begun, data, expected, result, waited, spent, .. } =
+        let Pending { connection, asked, begun, bytes_before, data, expected, result, .. } =
             pending;
+        let (waited, spent) = (pending.waited, pending.spent);
         let Asked { ticket, request, at, limited_ns, .. } = asked;
         let fenced = self.engine.medium.fenced();
         self.connections[connection].requests -= 1;
+        if result.is_ok() {
+            self.acknowledged.note(&request, bytes_before);
+        }
         let answer = match result {
             Err(_) if fenced => Answer::Failed(Failure::Moved),
             Err(error) => Answer::Failed(Failure::Device(error)),

@@ -1,6 +1,6 @@
 //! What all shards of a server know.
 
-use super::{Beat, Bounds, Mailbox, Message};
+use super::{Beat, Bounds, Entrance, Mailbox, Message};
 use crate::device::Losses;
 use crate::exports::Offered;
 use crate::front::{nbd, nvme};
@@ -44,10 +44,8 @@ pub struct Shared {
     pub places: (String, String),
     /// How long the peer of a TCP connection may be silent for the kernel; 0: for ever.
     pub tcp_patience: Duration,
-    /// Clients of all shards.
-    pub clients: AtomicUsize,
-    /// Most clients at a time.
-    pub clients_max: usize,
+    /// Clients of all shards, and who would be one.
+    pub entrance: Arc<Entrance>,
     /// The way to each shard.
     pub mailboxes: Vec<Mailbox>,
     /// Shards that have drained.

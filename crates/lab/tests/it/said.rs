@@ -129,6 +129,15 @@ const SAID: &[(&str, Value)] = &[
     // Sandook, steering: 1.6 M/s violate the service level of 1 ms without profiles, and meet it with them.
     ("pool-demand-static", Value::Number(1.0)),
     ("pool-demand-solver", Value::Number(1.0)),
+    // Sandook, segregation: three SSDs carry 1.2 M/s mixed and 2.2 segregated.
+    ("pool-three-mixed", Value::Number(1.2)),
+    ("pool-three-segregated", Value::Number(2.2)),
+    // Sandook, conclusion: about twice for the same cost. Of seven drives that a demand needs, four: in ms.
+    ("pool-needed-static-six", Value::Number(1.0)),
+    ("pool-needed-static-seven", Value::Number(1.0)),
+    ("pool-needed-solver-four", Value::Number(1.0)),
+    // Sandook's artifact, sample run: 1.02 over 0.61 M/s at P99 with 10 % writes.
+    ("pool-p99-90-over-static", Value::Number(1.67)),
 ];
 
 #[test]

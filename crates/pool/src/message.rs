@@ -161,6 +161,12 @@ pub struct Gaps {
 pub const PARTS: usize = 8;
 
 impl BandEntry {
+    /// Of a copy of which nothing is known to be damaged.
+    pub fn whole(band: BandName, header: BandHeader, pages: u32, sealed: bool) -> Self {
+        let (torn, gaps) = (false, Gaps::default());
+        Self { band, header, pages, sealed, sound: pages, torn, gaps }
+    }
+
     /// Pages up to the last one that is sound.
     pub fn firm(&self) -> u32 {
         self.pages.saturating_sub(self.gaps.loose)

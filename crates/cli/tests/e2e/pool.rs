@@ -609,19 +609,25 @@ fn after_the_loss_of_nodes_what_was_found_is_shown_to_who_salvages_it_and_nothin
     check_all(&pool.scratch, 4);
 }
 
-/// It knew where nodes were when it began.
-#[test]
-fn a_client_that_waits_for_nodes_hears_where_they_are_now() {
-    let mut pool = Whole::new("pool-addresses", 3);
-    (1..=3).for_each(|node| pool.start_node(node));
+/// A client of a volume that was written to, begun while the first two nodes are away and so waiting for them.
+fn waits_for_nodes(pool: &mut Whole) -> Part {
+    (1..=pool.nodes.len()).for_each(|node| pool.start_node(node));
     pool.create();
     let client = pool.start_client();
     write_all(&pool.scratch, 1);
     client.stop();
     (0..2).for_each(|node| pool.nodes[node].take().expect("it runs").kill());
     let config = pool.client_config("");
-    let mut client = Part::begin(&pool.scratch, ("client", "client-waits"), &config);
+    let client = Part::begin(&pool.scratch, ("client", "client-waits"), &config);
     pool.until_told(&client, |text| text.contains("waiting for"));
+    client
+}
+
+/// It knew where nodes were when it began.
+#[test]
+fn a_client_that_waits_for_nodes_hears_where_they_are_now() {
+    let mut pool = Whole::new("pool-addresses", 3);
+    let mut client = waits_for_nodes(&mut pool);
     // Each listens where the system has it listen, and says so.
     (1..=2).for_each(|node| pool.start_node(node));
     assert!(client.is_ready(), "{}", client.said());
@@ -707,15 +713,7 @@ fn a_client_none_of_whose_nodes_is_there_stops_soon_and_says_what_is_lost_by_it(
 #[test]
 fn who_asks_for_a_volume_that_waits_for_its_nodes_hears_so_after_a_moment() {
     let mut pool = Whole::new("pool-notopen", 2);
-    (1..=2).for_each(|node| pool.start_node(node));
-    pool.create();
-    let client = pool.start_client();
-    write_all(&pool.scratch, 1);
-    client.stop();
-    (0..2).for_each(|node| pool.nodes[node].take().expect("it runs").kill());
-    let config = pool.client_config("");
-    let mut client = Part::begin(&pool.scratch, ("client", "client-waits"), &config);
-    pool.until_told(&client, |text| text.contains("waiting for"));
+    let mut client = waits_for_nodes(&mut pool);
     let socket = pool.scratch.path().join("nbd.sock");
     let begun = Instant::now();
     let refused = Client::connect(&socket, "data").err().expect("there is nothing to serve");

@@ -92,6 +92,12 @@ impl Up {
         serde_json::from_str(&text).expect("JSON")
     }
 
+    /// Nobody tells its parts: they end as it does.
+    fn kill(mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it was killed");
+    }
+
     fn stop(mut self) {
         // SAFETY: no memory is involved, and the child was not waited for.
         unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
@@ -293,10 +299,9 @@ fn a_pool_that_was_killed_is_up_again_at_once_and_has_what_was_flushed() {
     let scratch = Scratch::new("pool-up-killed");
     let drives = scratch.file("drives");
     let args = ["--nodes", "3", "--ssds", "1", "--size", "32MiB", "--dir", &*drives];
-    let mut up = Up::start(&scratch, &args);
+    let up = Up::start(&scratch, &args);
     write(&mut up.client(), 1, 0..32);
-    up.child.kill().expect("it runs");
-    up.child.wait().expect("it was killed");
+    up.kill();
     let up = Up::start(&scratch, &args);
     check(&mut up.client(), 1, 0..32);
     up.stop();
@@ -353,11 +358,10 @@ fn damage_at_the_end_of_one_copy_takes_nothing_from_the_other() {
     let args = ["--nodes", "2", "--ssds", "1", "--size", "32MiB", "--dir", &*drives];
     // The last pages of bands that are open: of each of two drives in its turn, after a kill and after an end in order.
     for (seed, node, is_killed) in [(1, 1, true), (2, 2, true), (3, 1, false)] {
-        let mut up = Up::start(&scratch, &args);
+        let up = Up::start(&scratch, &args);
         write(&mut up.client(), seed, 0..32);
         if is_killed {
-            up.child.kill().expect("it runs");
-            up.child.wait().expect("it was killed");
+            up.kill();
         } else {
             up.stop();
         }
@@ -380,10 +384,9 @@ fn damage_at_the_end_of_all_copies_takes_nothing_that_is_sound_on_one_of_them() 
     let drives = scratch.file("drives");
     let args = ["--nodes", "3", "--ssds", "1", "--size", "32MiB", "--dir", &*drives];
     for seed in 1..3 {
-        let mut up = Up::start(&scratch, &args);
+        let up = Up::start(&scratch, &args);
         write(&mut up.client(), seed, 0..32);
-        up.child.kill().expect("it runs");
-        up.child.wait().expect("it was killed");
+        up.kill();
         // Of the last blocks every other one in the first copy, and the others in the second.
         // These are less than eight pages, of which it is told what is left of them.
         let last = pattern(seed << 16 | 31, PIECE);

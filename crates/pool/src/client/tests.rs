@@ -1,7 +1,7 @@
 //! The client as a whole, step by step: what goes to whom, and what ends when.
 
 use super::*;
-use crate::message::{BandEntry, BandHeader, Congestion, Gaps, Refusal};
+use crate::message::{BandEntry, BandHeader, Congestion, Refusal};
 use crate::opening::{Opened, OpenedBand};
 use crate::words::{Members, VolumeId};
 use flash::{FastTier, Geometry, MILLISECOND, Pairing, SECOND};
@@ -174,18 +174,7 @@ fn listed(node: u32, band: u32, pages: u32) -> (NodeId, BandEntry) {
     let shape = crate::words::BandShape { pages: 4, slots_per_page: 2 };
     let name = BandName { volume: VOLUME, band, life: 1 << 32 | 5 };
     let header = BandHeader { members, shape };
-    (
-        NodeId(node),
-        BandEntry {
-            band: name,
-            header,
-            pages,
-            sealed: true,
-            sound: pages,
-            torn: false,
-            gaps: Gaps::default(),
-        },
-    )
+    (NodeId(node), BandEntry::whole(name, header, pages, true))
 }
 
 #[test]

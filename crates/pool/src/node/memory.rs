@@ -7,7 +7,7 @@
 use super::store::{
     Command, CommandId, Data, Done, End, Found, FoundBand, Opening, Sensed, StoreError, page_sum,
 };
-use crate::message::{BandEntry, BandHeader, Gaps, Slot};
+use crate::message::{BandEntry, BandHeader, Slot};
 use crate::words::{BandName, Fenced, VolumeId};
 use flash::{Instant, MICROSECOND, Random};
 use std::collections::BTreeMap;
@@ -136,15 +136,7 @@ impl<D: Data> MemoryStore<D> {
     /// What is there, for a node that begins.
     pub fn found(&self) -> Found {
         let bands = self.bands.iter().map(|(&name, band)| FoundBand {
-            entry: BandEntry {
-                band: name,
-                header: band.header,
-                pages: band.pages.len() as u32,
-                sealed: band.sealed,
-                sound: band.pages.len() as u32,
-                torn: false,
-                gaps: Gaps::default(),
-            },
+            entry: BandEntry::whole(name, band.header, band.pages.len() as u32, band.sealed),
             failed: band.failed,
         });
         Found {

@@ -5,7 +5,7 @@ use super::copying::{ATTEMPTS_MAX, PATIENCE_NS, READS_MAX, STALL_NS};
 use super::memory::{MemoryFaults, MemorySettings, MemoryStore};
 use super::store::slots_are_sound;
 use super::*;
-use crate::message::{BandEntry, Congestion, Gaps, Slot};
+use crate::message::{BandEntry, Congestion, Slot};
 use crate::words::{BandShape, Members};
 use flash::{MICROSECOND, Random, SECOND};
 
@@ -223,15 +223,7 @@ fn a_seal_forgets_the_rest_and_survives_a_power_cut() {
     assert_eq!(rig.ask(seal(1, 2, 1)), Answer::Done, "it waits for what is on its way");
     assert_eq!(rig.wait(last), Answer::Done);
     rig.cut();
-    let entry = BandEntry {
-        band: band(1),
-        header: header(),
-        pages: 2,
-        sealed: true,
-        sound: 2,
-        torn: false,
-        gaps: Gaps::default(),
-    };
+    let entry = BandEntry::whole(band(1), header(), 2, true);
     assert_eq!(bands_of(rig.ask(list(1, None))), [entry]);
     assert_eq!(rig.ask(read(1, 4, 1, 1)), refused(Refusal::Invalid));
     assert_eq!(rig.ask(seal(1, 2, 1)), Answer::Done);

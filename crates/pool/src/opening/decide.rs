@@ -110,17 +110,16 @@ pub fn worth(pages: u32, entry: &BandEntry) -> Worth {
 mod tests {
     use super::*;
     use crate::message::{BandHeader, Gaps};
-    use crate::words::{BandShape, Members};
+    use crate::words::{BandName, BandShape, Members};
 
     fn seen(node: u32, pages: u32, sealed: bool) -> Seen {
-        (NodeId(node), Some(BandEntry { pages, sealed, sound: pages, ..entry() }))
+        (NodeId(node), Some(copy(pages, sealed)))
     }
 
-    fn entry() -> BandEntry {
-        let (band, gaps) = Default::default();
+    fn copy(pages: u32, sealed: bool) -> BandEntry {
         let shape = BandShape { pages: 8, slots_per_page: 4 };
         let header = BandHeader { members: Members::default(), shape };
-        BandEntry { band, header, pages: 0, sealed: false, sound: 0, torn: false, gaps }
+        BandEntry::whole(BandName::default(), header, pages, sealed)
     }
 
     fn record(lacks: u8, sealed: Option<u32>) -> BandRecord {
@@ -233,7 +232,6 @@ mod tests {
 
     #[test]
     fn a_copy_is_whole_can_be_made_so_or_is_none() {
-        let copy = |pages, sealed| BandEntry { pages, sealed, sound: pages, ..entry() };
         assert_eq!(worth(4, &copy(4, true)), Worth::Whole);
         assert_eq!(worth(4, &copy(6, false)), Worth::Seal);
         assert_eq!(worth(4, &copy(3, false)), Worth::Bad);

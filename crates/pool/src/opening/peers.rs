@@ -5,7 +5,7 @@
 //! there any more, and we know what we asked for ourselves.
 
 use crate::control::values::{NodeRecord, NodeState};
-use crate::message::{Answer, Ask, AskId, BandEntry, BandHeader, Gaps, Refusal};
+use crate::message::{Answer, Ask, AskId, BandEntry, BandHeader, Refusal};
 use crate::words::{BandName, DomainId, Fenced, Generation, Members, NodeId, VolumeId};
 use flash::{Instant, MILLISECOND};
 use std::collections::{BTreeMap, VecDeque};
@@ -291,16 +291,7 @@ impl Peer {
             Task::Seal { name, pages } => self.seal(name, pages),
             Task::Copy { name, header, pages, .. } => {
                 self.unflushed = true;
-                let entry = BandEntry {
-                    band: name,
-                    header,
-                    pages,
-                    sealed: true,
-                    sound: pages,
-                    torn: false,
-                    gaps: Gaps::default(),
-                };
-                self.entries.insert(name, entry);
+                self.entries.insert(name, BandEntry::whole(name, header, pages, true));
             }
             Task::Flush => self.unflushed = false,
             Task::List { .. } | Task::Free { .. } => {}

@@ -201,15 +201,7 @@ fn what_is_too_long_is_refused_before_anything_is_allocated_for_it() {
     let long = Message::<u64>::Hello(long);
     let encoded = long.encode();
     assert!(matches!(encoded, Err(WireError::TooLong { found: 65, max: 64, .. })), "{encoded:?}");
-    let bands = [BandEntry {
-        band: BandName::default(),
-        header: BandHeader::default(),
-        pages: 0,
-        sealed: false,
-        sound: 0,
-        torn: false,
-        gaps: Gaps::default(),
-    }];
+    let bands = [BandEntry::whole(BandName::default(), BandHeader::default(), 0, false)];
     let bands = Answer::Bands { bands: bands.repeat(LIST_MAX + 1), more: false };
     let (id, signals) = (AskId(1), Signals::default());
     let message = Message::<u64>::Answer { id, answer: bands, signals };
@@ -291,15 +283,8 @@ fn the_bytes_of_each_kind_are_those_of_the_table() {
 
 #[test]
 fn a_list_does_not_tell_of_more_sound_pages_than_there_are() {
-    let entry = BandEntry {
-        band: BandName::default(),
-        header: BandHeader::default(),
-        pages: 3,
-        sealed: true,
-        sound: 4,
-        torn: false,
-        gaps: Gaps::default(),
-    };
+    let whole = BandEntry::whole(BandName::default(), BandHeader::default(), 3, true);
+    let entry = BandEntry { sound: 4, ..whole };
     let answer = Answer::Bands { bands: vec![entry], more: false };
     let (id, signals) = (AskId(1), Signals::default());
     let head = Message::<u64>::Answer { id, answer, signals }.encode().expect("it fits").head;

@@ -10,9 +10,7 @@ use flash::{
 use ftl::{FormatOptions, Ftl, Settings};
 use pool::client::directory::Held;
 use pool::client::{Config, Counters, Directory, End, Input, Output, Remote};
-use pool::message::{
-    Answer, Ask, AskId, BandEntry, BandHeader, Gaps, NodeFacts, Refusal, Signals, Slot,
-};
+use pool::message::{Answer, Ask, AskId, BandEntry, BandHeader, NodeFacts, Refusal, Signals, Slot};
 use pool::opening::{Opened, OpenedBand};
 use pool::words::{BandName, DomainId, Generation, NodeId, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -111,14 +109,8 @@ impl Node {
                 self.bands.remove(&band);
             }
             Ask::List { .. } => {
-                let entry = |(&band, of): (&BandName, &Band)| BandEntry {
-                    band,
-                    header: of.header,
-                    pages: of.pages.len() as u32,
-                    sealed: of.sealed,
-                    sound: of.pages.len() as u32,
-                    torn: false,
-                    gaps: Gaps::default(),
+                let entry = |(&band, of): (&BandName, &Band)| {
+                    BandEntry::whole(band, of.header, of.pages.len() as u32, of.sealed)
                 };
                 let bands = self.bands.iter().map(entry).collect();
                 return Ok(Answer::Bands { bands, more: false });

@@ -2,7 +2,7 @@
 //! stamp.
 
 use flash::OOB_BYTES;
-use pool::message::{Answer, Ask, BandEntry, BandHeader, Gaps, Refusal, Slot};
+use pool::message::{Answer, Ask, BandEntry, BandHeader, Refusal, Slot};
 use pool::words::{BandName, Generation, VolumeId};
 use std::collections::BTreeMap;
 
@@ -138,13 +138,8 @@ impl Node {
         let behind = self.bands.iter().filter(|(name, _)| name.volume == volume);
         let mut behind = behind.filter(|(name, _)| after.is_none_or(|after| **name > after));
         let entry = |(&band, of): (&BandName, &Band)| BandEntry {
-            band,
-            header: of.header,
-            pages: of.pages.len() as u32,
-            sealed: of.sealed,
             sound: of.sound(),
-            torn: false,
-            gaps: Gaps::default(),
+            ..BandEntry::whole(band, of.header, of.pages.len() as u32, of.sealed)
         };
         let bands: Vec<_> = behind.by_ref().take(self.list_max).map(entry).collect();
         Answer::Bands { bands, more: self.list_max == 0 || behind.next().is_some() }

@@ -126,8 +126,8 @@ impl GivenUp {
     fn look(&mut self, me: NodeId, nodes: &[NodeRecord]) -> Option<String> {
         let record = nodes.iter().find(|record| record.node == me)?;
         let is_out = !record.state.counts();
-        if !is_out || std::mem::replace(&mut self.told, is_out) {
-            self.told = is_out;
+        let was_told = std::mem::replace(&mut self.told, is_out);
+        if !is_out || was_told {
             return None;
         }
         let by = match record.state {

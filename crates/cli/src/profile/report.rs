@@ -105,6 +105,14 @@ pub fn remarks(measured: &Measured, wishes: &Wishes) -> Vec<String> {
              profile; measure on a machine that is idle, or has more processors, to know them"
         )),
     }
+    match measured.unanswered() {
+        0 => {}
+        unanswered => remarks.push(format!(
+            "of {unanswered} loads the drive ended nothing in the time that counts, and they are not in the profile: measure \
+             longer, with more than --seconds {}",
+            wishes.seconds
+        )),
+    }
     if measured.interrupted {
         remarks.push(interrupted(measured, wishes));
     }
@@ -154,6 +162,7 @@ pub fn measured_json(measured: &Measured, wishes: &Wishes, profile: &Profile) ->
         "overwritten_first": wishes.fill,
         "interrupted": measured.interrupted,
         "loads_left_out": measured.left_out(),
+        "loads_unanswered": measured.unanswered(),
         "peaks": peaks_json(profile),
         "shares": shares.collect::<Value>(),
     })

@@ -233,7 +233,15 @@ impl Measured {
 
     /// Loads at which the generator was the limit.
     pub fn left_out(&self) -> usize {
-        let all = self.shares.iter().flat_map(|share| share.sweep.seen());
-        all.filter(|seen| seen.limit == Limit::Generator).count()
+        self.count(|seen| seen.limit == Limit::Generator)
+    }
+
+    /// Loads of which the drive ended nothing in the time that counts.
+    pub fn unanswered(&self) -> usize {
+        self.count(|seen| seen.limit == Limit::Drive && seen.is_unanswered())
+    }
+
+    fn count(&self, is: impl Fn(&&Seen) -> bool) -> usize {
+        self.shares.iter().flat_map(|share| share.sweep.seen()).filter(is).count()
     }
 }

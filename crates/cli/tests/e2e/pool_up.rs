@@ -349,6 +349,29 @@ fn copies_that_are_damaged_at_different_places_are_together_one_that_is_sound() 
     up.stop();
 }
 
+/// Nobody has all of the band, and no other node can take a copy of what both have: repair tried for ever. It is written
+/// anew elsewhere, also what was there alone.
+#[test]
+fn what_only_two_damaged_copies_have_together_is_written_anew_where_no_third_node_can_take_it() {
+    let scratch = Scratch::new("pool-up-two-parts");
+    let drives = scratch.file("drives");
+    let args = ["--nodes", "2", "--ssds", "1", "--size", "32MiB", "--dir", &*drives];
+    let up = Up::start(&scratch, &args);
+    let mut client = up.client();
+    write(&mut client, 1, 0..64);
+    // A piece lies in one band.
+    let piece = pattern(1 << 16 | 20, PIECE);
+    for (node, block) in [(1, &piece[..4096]), (2, &piece[PIECE - 4096..])] {
+        assert!(damage(&format!("{drives}/drive-{node}"), block), "drive {node} has it");
+    }
+    let found = up.scrub();
+    assert!(found["repair"]["scrub_found"]["copies_damaged"].as_u64() >= Some(1), "{found}");
+    assert_eq!(found["repair"]["bands_lacking"], 0, "{found}");
+    assert_eq!(up.scrub()["repair"]["scrub_found"]["copies_damaged"], 0, "nothing is damaged now");
+    check(&mut client, 1, 0..64);
+    up.stop();
+}
+
 /// The damaged copy said where its bands ended, and the sound one was cut there: flushed blocks were what they had been
 /// before, and scrub found nothing.
 #[test]

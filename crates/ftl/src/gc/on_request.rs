@@ -1,6 +1,7 @@
 //! What an application that knows its own load decides: when a unit erases, and when cold data moves
 //! to level wear. With the policies `asked` nothing of it happens without being asked, unless space
-//! demands it; under other policies what is asked for happens beside what they decide.
+//! demands it; under other policies what is asked for happens beside what they decide. And what a
+//! medium that knows its own health asks for: that a band which it cannot mend is emptied.
 
 use crate::space::bands::BandState;
 use crate::whole::Ftl;
@@ -37,6 +38,46 @@ impl Ftl {
         self.reclaim.wanted.extend(moves);
         self.stirred = true;
         Ok(full.len() as u32)
+    }
+
+    /// Empties a band and erases it: the medium cannot mend what of it is damaged. What can be read of it is written anew
+    /// elsewhere; of what cannot, its blocks say so from then on. A restart knows nothing of it. Drain [`Ftl::poll`]
+    /// after it.
+    pub fn ask_refresh(&mut self, block: BlockId) {
+        let life = (block, self.bands[block].erase_count);
+        if !self.refreshing.contains(&life) {
+            self.refreshing.push(life);
+        }
+        self.stirred = true;
+    }
+
+    /// Goes on with the bands that are to be emptied, and forgets those that were erased.
+    pub(crate) fn refresh_asked(&mut self) {
+        for (block, erase_count) in std::mem::take(&mut self.refreshing) {
+            let band = &self.bands[block];
+            let is_over = matches!(band.state, BandState::Clean | BandState::Retired);
+            if is_over || band.erase_count != erase_count {
+                continue;
+            }
+            match band.state {
+                BandState::Full => self.refresh(block),
+                BandState::Open => self.fill_up(block),
+                BandState::Checkpoint if self.checkpoint.is_idle() => self.checkpoint.want(),
+                BandState::Dirty => self.erase_dirty(self.geometry.unit_of(block)),
+                _ => {}
+            }
+            self.refreshing.push((block, erase_count));
+        }
+    }
+
+    /// Whether one of them holds nothing any more, and waits for what nothing else may move on.
+    pub(crate) fn refreshing_drains(&self) -> bool {
+        self.refreshing.iter().any(|&(block, _)| self.bands[block].state == BandState::Draining)
+    }
+
+    fn erase_dirty(&mut self, unit: u32) {
+        self.units[unit as usize].erases_asked = self.bands.dirty(unit).len() as u32;
+        self.dispatch(unit);
     }
 
     fn check_unit(&self, unit: u32) -> Result<(), String> {

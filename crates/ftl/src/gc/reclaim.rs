@@ -648,7 +648,7 @@ impl Ftl {
         let listed = self.reclaim.wanted.iter().any(|&(other, _)| other == block);
         if self.bands[block].state == BandState::Full && !listed && self.phase == Phase::Running {
             self.counters.refreshes += 1;
-            self.reclaim.wanted.push_back((block, "refresh: many bits were corrected"));
+            self.reclaim.wanted.push_back((block, "refresh: it is read with damage"));
         }
     }
 
@@ -763,7 +763,7 @@ impl Ftl {
     }
 
     /// Pads an open band whose data fades: a full one can be reclaimed.
-    fn fill_up(&mut self, block: BlockId) {
+    pub(crate) fn fill_up(&mut self, block: BlockId) {
         let mut opens = self.opens.indices();
         let open = opens.find(|&open| self.opens[open].live && self.opens[open].block == block);
         if let Some(open) = open.filter(|&open| self.opens[open].point != NONE) {

@@ -132,6 +132,8 @@ pub struct Ftl {
     pub(crate) flush: Flush,
 
     pub(crate) reclaim: Reclaim,
+    /// Bands that the medium wants emptied, each with its erases so far.
+    pub(crate) refreshing: Vec<(flash::BlockId, u32)>,
     pub(crate) spare: Spare,
     /// On a two-tier device.
     pub(crate) tier: Option<Tier>,
@@ -447,12 +449,17 @@ impl Ftl {
 
     /// Looks for what nothing else would move on.
     pub(crate) fn relieve(&mut self) {
+        if !self.refreshing.is_empty() && self.phase == Phase::Running {
+            self.refresh_asked();
+            self.reclaim_pump();
+        }
         let short = self.bands.free < self.bands_free_low();
         let stopping = self.phase == Phase::Stopping;
         // Who waits for a checkpoint may be all that goes on.
         let ordered = self.label_wants_checkpoint() || self.snapshots_want_checkpoint();
         let space = short && self.wants_space()
             || stopping
+            || self.refreshing_drains()
             || self.host_waits_for_destage()
             || ordered && self.checkpoint.is_wanted();
         if !self.bands.draining.is_empty() && space {
@@ -632,6 +639,7 @@ impl Ftl {
             units: Scheduler::new(geometry, health, &settings),
             erase_all: false,
             flush: Flush::default(),
+            refreshing: Vec::new(),
             reclaim: Reclaim::new(chunks, tier.as_ref().map_or(0, Tier::chunks_own)),
             spare: Spare::new(&settings),
             tier,

@@ -1,9 +1,9 @@
 //! Which loads to try of a drive, so that few of them tell its load-latency curve: a search that sees nothing but
 //! what was measured so far.
 //!
-//! First comes a load that is too much, which tells what the drive does at most; then a light one; then the knee of
-//! each service level by halving the ratio of what was carried and what was not; what is left of the loads goes
-//! where the curve below the knee has its widest gap.
+//! First comes a load that is too much, which tells what the drive does at most; then a light one, and lighter ones while
+//! the drive ends nothing in the time that counts; then the knee of each service level by halving the ratio of what was
+//! carried and what was not; what is left of the loads goes where the curve below the knee has its widest gap.
 //!
 //! Invariants:
 //! - No load above [`Plan::load_most`] is tried, and no more than [`Plan::loads`] different ones; each at most
@@ -107,6 +107,16 @@ impl Seen {
         *limit == Limit::Drive && point.lost == 0.0 && point.latency(slo.quantile) < slo.us
     }
 
+    /// True if the drive ended nothing of it in the time that counts, which tells nothing of how it does.
+    pub fn is_unanswered(&self) -> bool {
+        self.point.iops == 0.0
+    }
+
+    /// True if it is a point of a profile.
+    fn is_known(&self) -> bool {
+        self.limit == Limit::Drive && !self.is_unanswered()
+    }
+
     /// The one that tells more of the drive: of two tries, what the drive can do.
     fn or_better(self, other: Self) -> Self {
         let tries = self.tries + other.tries;
@@ -153,6 +163,10 @@ impl Sweep {
         }
         if self.seen.len() >= self.plan.loads {
             return None;
+        }
+        let least = &self.seen[0];
+        if least.is_unanswered() && least.offered > 1.0 {
+            return Some(least.offered / LIGHT);
         }
         if self.seen.len() == 1 {
             return Some(most.point.iops.max(1.0) / LIGHT);
@@ -211,9 +225,8 @@ impl Sweep {
 
     /// What of it is the drive's, for a profile; `None` if nothing is.
     pub fn curve(&self, writes_percent: f64) -> Option<Curve> {
-        let drives =
-            self.seen.iter().filter(|seen| seen.limit == Limit::Drive && seen.point.iops > 0.0);
-        let points: Vec<LoadPoint> = drives.map(|seen| seen.point).collect();
+        let known = self.seen.iter().filter(|seen| seen.is_known());
+        let points: Vec<LoadPoint> = known.map(|seen| seen.point).collect();
         (!points.is_empty()).then_some(Curve { writes_percent, points })
     }
 }
@@ -385,6 +398,30 @@ mod tests {
             peak.expect("it carries something").iops <= 3_000.0,
             "what is in doubt is not promised"
         );
+    }
+
+    /// A file that took so much at once that nothing had ended when the time that counts was over: the light load was a
+    /// fortieth of nothing, and no request came of it.
+    #[test]
+    fn a_drive_that_ends_nothing_of_what_is_too_much_is_asked_for_less_until_it_does() {
+        let mut sweep = Sweep::new(Plan::usual(1e6, LOADS, 10_000.0));
+        while let Some(load) = sweep.next() {
+            let done = if load > 50_000.0 { 0.0 } else { load.min(10_000.0) };
+            sweep.saw(Seen {
+                point: LoadPoint { iops: done, ..answer(load, 10_000.0).point },
+                ..answer(load, 10_000.0)
+            });
+        }
+        let curve = sweep.curve(0.0).expect("it was measured");
+        assert!(curve.points.iter().all(|point| point.iops > 0.0));
+        let peak = curve.peak(Quantile::P90).expect("it carries something").iops;
+        assert!((9_700.0..=10_000.0).contains(&peak), "{peak}");
+        // One that ends nothing at all is given up soon.
+        let mut sweep = Sweep::new(Plan::usual(1e6, LOADS, 10_000.0));
+        while let Some(load) = sweep.next() {
+            sweep.saw(Seen::new(load, 0.0, &Latency::default(), 9));
+        }
+        assert!(sweep.seen().len() < 6 && sweep.curve(0.0).is_none(), "{:?}", sweep.seen());
     }
 
     #[test]

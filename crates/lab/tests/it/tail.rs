@@ -10,6 +10,7 @@ use lab::target::{SimTarget, Target};
 use lab::theory::waf_greedy;
 use lab::{Failure, Sim};
 use nand::Faults;
+use std::collections::BTreeSet;
 
 fn small(settings: &Settings) -> Sim {
     let device = Small {
@@ -163,6 +164,31 @@ fn cold_data_moves_when_the_application_asks() {
     sim.run_until_idle(Instant(sim.now().0 + SECOND)).expect("goes on");
     assert_eq!(sim.ftl().counter("wear_moves_asked"), 2);
     assert_eq!(sim.ftl().counter("slots_relocated") - relocated, 2 * 16);
+    sim.verify().expect("all adds up");
+}
+
+#[test]
+fn a_band_that_the_medium_cannot_mend_is_emptied_and_erased_whatever_state_it_is_in() {
+    let mut sim = with_policy(|settings| settings.policies.erase = "asked".into());
+    for n in 0..900 {
+        write(&mut sim, n % 512).expect("writes");
+    }
+    let (mut states, bands) = (BTreeSet::new(), sim.ftl().bands());
+    // That of the checkpoint first: what comes after writes the next one elsewhere.
+    let mut blocks: Vec<usize> = (0..bands.len()).collect();
+    blocks.sort_by_key(|&block| bands[block].state != "checkpoint");
+    for block in blocks {
+        let of = |sim: &Sim| sim.ftl().bands().swap_remove(block);
+        let before = of(&sim);
+        states.insert(before.state);
+        sim.ftl_mut().ask_refresh(before.block);
+        sim.run_until_idle(Instant(sim.now().0 + SECOND)).expect("goes on");
+        // One that was erased already holds nothing that could be damaged.
+        let is_erased = of(&sim).erase_count > before.erase_count || before.state == "clean";
+        assert!(is_erased, "{before:?}: {}", sim.ftl().explain());
+    }
+    let met = ["checkpoint", "clean", "dirty", "full", "open"];
+    assert!(met.iter().all(|state| states.contains(state)), "{states:?}");
     sim.verify().expect("all adds up");
 }
 

@@ -4,7 +4,7 @@ use super::plan::{self, Need, Urgency};
 use super::{Asked, Copied, Directory, Job, QUEUE_MAX, REST_NS, Repair, RepairOutput, SealedBand};
 use crate::control::mutant::Mutant;
 use crate::message::{Ask, BandHeader, Refusal};
-use crate::words::{Members, NodeId};
+use crate::words::{BandName, Members, NodeId};
 use flash::{Instant, SECOND};
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ impl<D> Repair<D> {
     /// Has a band copied, if there is a node to copy it from and one to copy it to.
     fn begin(&mut self, now: Instant, band: &SealedBand, urgency: Urgency) -> bool {
         let mut busy: BTreeMap<NodeId, u32> = BTreeMap::new();
-        self.jobs.values().for_each(|job| *busy.entry(job.from).or_default() += 1);
+        self.jobs.values().for_each(|job| *busy.entry(job.from.nodes()[0]).or_default() += 1);
         let rest = self.staying(now, band, urgency);
         let to = self.nodes.target(now, band, &rest, &self.unfit(band.name));
         let Some(sources) = self.nodes.sources(band, &busy, &self.bad) else { return false };
@@ -54,7 +54,7 @@ impl<D> Repair<D> {
             Ask::Copy { band: name, generation, from: sources, header, pages, bytes_per_s_max };
         let leaves = band.holders.iter().copied().find(|node| !rest.contains(node));
         let leaves = leaves.filter(|_| urgency == Urgency::Spread);
-        self.jobs.insert(name.band, Job { urgency, name, pages, from, to, leaves });
+        self.jobs.insert(name.band, Job { urgency, name, pages, from: sources, to, leaves });
         self.nodes.coming(to, true, false);
         self.nodes.going(leaves, true);
         self.copied.since.get_or_insert(now);
@@ -103,7 +103,13 @@ impl<D> Repair<D> {
         }
     }
 
-    pub(super) fn not_copied(&mut self, now: Instant, band: u32, refusal: Refusal) {
+    pub(super) fn not_copied(
+        &mut self,
+        now: Instant,
+        band: u32,
+        refusal: Refusal,
+        directory: &dyn Directory,
+    ) {
         let Some(job) = self.jobs.remove(&band) else { return };
         self.nodes.coming(job.to, false, false);
         self.nodes.going(job.leaves, false);
@@ -115,10 +121,24 @@ impl<D> Repair<D> {
             Refusal::Differs | Refusal::Sealed { .. } => drop(self.bad.insert((job.to, job.name))),
             Refusal::Busy => drop(self.rest.insert(band, now + plan::BUSY_NS)),
             // All were asked, and together they do not have it.
-            Refusal::Invalid => drop(self.rest.insert(band, now + UNREADABLE_NS)),
+            Refusal::Invalid => {
+                let of = directory.band(band).filter(|of| of.name == job.name);
+                let was_asked = |node: &NodeId| job.from.has(*node);
+                if of.is_some_and(|of| of.holders.iter().all(was_asked)) {
+                    self.not_whole(job.name);
+                }
+                self.rest.insert(band, now + UNREADABLE_NS);
+            }
             _ => drop(self.rest.insert(band, now + REST_NS)),
         }
         self.scan_anew(now);
+    }
+
+    /// Nobody who was asked has all of the band. Who was away then may have what the others lack.
+    pub(super) fn not_whole(&mut self, name: BandName) {
+        if self.nodes.all_up() {
+            self.outputs.push_back(RepairOutput::NotWhole(name));
+        }
     }
 }
 

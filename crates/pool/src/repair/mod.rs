@@ -13,6 +13,9 @@
 //! - *Place*: a copy that is damaged or none goes first, and the next one is made in its place, where no other node can
 //!   take it. `place` tells what has to hold before.
 //!
+//! A band of which nobody has all, though all are here, is beyond these: whoever wrote it is told
+//! ([`RepairOutput::NotWhole`]), writes elsewhere what of it can be read, and frees it.
+//!
 //! What a connection asked of a node must not be done there after the next one was listed: else a drop that was
 //! believed lost would take a copy that has been counted anew since.
 //!
@@ -32,7 +35,7 @@ pub use scrub::Round;
 use crate::control::mutant::Mutant;
 use crate::control::values::NodeState;
 use crate::message::{Answer, Ask, AskId, Refusal};
-use crate::words::{BandName, BandShape, DomainId, Generation, NodeId};
+use crate::words::{BandName, BandShape, DomainId, Generation, Members, NodeId};
 use flash::{BLOCK_BYTES, Instant, MILLISECOND, SECOND};
 use place::Place;
 use plan::{Limits, Need, Nodes, Urgency};
@@ -164,7 +167,8 @@ struct Job {
     urgency: Urgency,
     name: BandName,
     pages: u32,
-    from: NodeId,
+    /// Whoever has some of it, in the order in which they are asked.
+    from: Members,
     to: NodeId,
     /// Whose copy goes then, to spread bands.
     leaves: Option<NodeId>,
@@ -299,6 +303,9 @@ pub enum RepairOutput<D> {
     Damaged(BandName, NodeId),
     /// Copies that are sound but unlike: whoever reads must tell which is right.
     Unlike(BandName, Vec<NodeId>),
+    /// All nodes are here, and no copy can be made of all of the band: what of it is sound is to be written anew elsewhere,
+    /// and the band freed. Said again while it is so.
+    NotWhole(BandName),
     /// A node that is out or drained has nothing any more that is needed.
     Clear(NodeId),
     /// Another one owns the volume: it is over.
@@ -577,7 +584,7 @@ impl<D> Repair<D> {
                 self.copied(band, directory)
             }
             (Asked::Copy { band } | Asked::Flush { band }, Answer::Refused(refusal)) => {
-                self.not_copied(now, band, *refusal);
+                self.not_copied(now, band, *refusal, directory);
             }
             (Asked::Free { node, name }, Answer::Done | Answer::Refused(Refusal::NoBand))
                 if !self.nodes.is_durable(node) =>

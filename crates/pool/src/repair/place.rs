@@ -83,7 +83,7 @@ impl Place {
 enum Verdict {
     Goes,
     Again,
-    /// It has what the other one lacks, or may have.
+    /// It may have what the other one lacks.
     Stays,
     Unlike,
 }
@@ -99,6 +99,7 @@ impl<D> Repair<D> {
     ) -> bool {
         let name = band.name;
         if self.bad.contains(&(from, name)) {
+            self.not_whole(name);
             return false;
         }
         let Some(at) = self.nodes.place(now, band, rest, &self.bad) else { return false };
@@ -208,7 +209,10 @@ impl<D> Repair<D> {
         match verdict(place, said, self.config.shape.slots_per_page) {
             Verdict::Goes => (place.page, place.attempts) = (place.page + 1, 0),
             Verdict::Again => place.attempts += 1,
-            Verdict::Stays => return false,
+            Verdict::Stays => {
+                self.not_whole(place.name);
+                return false;
+            }
             Verdict::Unlike => {
                 let both = vec![place.from, place.at];
                 self.outputs.push_back(RepairOutput::Unlike(place.name, both));

@@ -133,6 +133,11 @@ impl Nodes {
         self.nodes.get(&node).is_some_and(|node| node.away_since.is_none())
     }
 
+    /// Whether all can be reached, so that nobody has what none of them has.
+    pub fn all_up(&self) -> bool {
+        self.nodes.values().all(|node| node.away_since.is_none() || !node.view.state.counts())
+    }
+
     /// Whether a node that cannot be reached is waited for.
     pub fn is_missed(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(Node::is_missed)

@@ -11,7 +11,8 @@
 //! 2. At [`Output::Opened`] the FTL is mounted (or formatted: a volume without any band was never used) over
 //!    the geometry of [`SessionConfig::client`], with a `flash::Health` that knows of nothing bad. Its commands are
 //!    given as [`Input::Command`] or [`Input::Program`], and end as [`Output::Ended`]; a driver turns that into a
-//!    `flash::Completion`. [`Output::Weights`] goes to `Ftl::set_unit_weights`.
+//!    `flash::Completion`. [`Output::Weights`] goes to `Ftl::set_unit_weights`, [`Output::Refresh`] to
+//!    `Ftl::ask_refresh`.
 //! 3. After each turn of the FTL the driver gives [`Input::Checkpoints`] if the FTL's counter `checkpoints` has
 //!    changed: only what a checkpoint covers leaves the record.
 //! 4. *Replies of the FTL to its host* go out only while [`Session::may_reply`]; else they wait for the next
@@ -57,7 +58,7 @@ use crate::message::{Answer, Ask, AskId, NodeFacts, Signals, Slot};
 use crate::opening::{Opened, Opening, OpeningConfig, OpeningError, OpeningInput, OpeningOutput};
 use crate::repair::{Progress, RepairConfig};
 use crate::words::{BandName, Generation, NodeId};
-use flash::{Command, Geometry, Instant, SECOND, SlotId, Tag};
+use flash::{BlockId, Command, Geometry, Instant, SECOND, SlotId, Tag};
 use ftl::policy::UnitWeights;
 use members::{Members, Read};
 use serving::Serving;
@@ -189,6 +190,8 @@ pub enum Output<D> {
     Ended(End<D>),
     /// For `ftl::Ftl::set_unit_weights`.
     Weights(UnitWeights),
+    /// For `ftl::Ftl::ask_refresh`: no copy of what lies there is whole, and none can be made.
+    Refresh(BlockId),
     /// Replies may go out until then; see [`Session::may_reply`].
     Lease {
         /// Not from then on.

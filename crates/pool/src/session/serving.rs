@@ -18,7 +18,7 @@ use crate::message::{Answer, AskId, NodeFacts, Signals};
 use crate::opening::{KnownBand, Opened, Rejoin};
 use crate::repair::{Progress, Repair, RepairInput, RepairOutput};
 use crate::words::{BandName, DomainId, Generation, Members as Nodes, NodeId, VolumeId};
-use flash::{Command, Instant, MediumError, SECOND, Tag};
+use flash::{BlockId, Command, Instant, MediumError, SECOND, Tag};
 use seals::{SETTLES, Seals};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -640,6 +640,11 @@ impl<D: Clone> Serving<D> {
             }
             RepairOutput::Unlike(name, nodes) => {
                 self.outputs.push_back(Output::Noted(Note::Unlike(name, nodes)));
+            }
+            RepairOutput::NotWhole(name) => {
+                if self.remote.directory().life(name).is_some() {
+                    self.outputs.push_back(Output::Refresh(BlockId(name.band)));
+                }
             }
             RepairOutput::Clear(node) => {
                 self.clearing.insert(node);

@@ -92,6 +92,9 @@ struct World {
     clear: BTreeSet<NodeId>,
     /// Copies may be sound and unlike.
     takes_unlike: bool,
+    /// Whoever wrote a band writes it elsewhere when he is told that nobody has all of it; of which he was told.
+    rewrites: bool,
+    not_whole: BTreeSet<BandName>,
     copies: u64,
     frees: u64,
     damaged: u64,
@@ -104,6 +107,7 @@ enum Event {
     Answer(NodeId, u64, AskId, Answer<u64>),
     Wake,
     Chaos,
+    Rewrite(BandName),
 }
 
 fn domain(node: u32) -> DomainId {
@@ -151,6 +155,8 @@ impl World {
             places: 0,
             clear: BTreeSet::new(),
             takes_unlike: false,
+            rewrites: true,
+            not_whole: BTreeSet::new(),
             copies: 0,
             frees: 0,
             damaged: 0,
@@ -256,6 +262,15 @@ impl World {
             RepairOutput::Unlike(name, nodes) => {
                 assert!(self.takes_unlike, "{name:?} is unlike on {nodes:?}");
             }
+            RepairOutput::NotWhole(name) => {
+                let holders = &self.known.bands[&name.band].holders;
+                let is_rotten = |node: &NodeId| self.rotten.contains_key(&(*node, name));
+                assert!(holders.iter().all(is_rotten), "{name:?} is whole on one of {holders:?}");
+                self.not_whole.insert(name);
+                if self.rewrites {
+                    self.at(SECOND, Event::Rewrite(name));
+                }
+            }
             RepairOutput::Clear(node) => {
                 let held = self.known.bands.values().any(|band| band.holders.contains(&node));
                 assert!(!held, "{node:?} still has what is needed");
@@ -334,6 +349,11 @@ impl World {
                 }
             }
             Event::Chaos => self.chaos(),
+            Event::Rewrite(name) => {
+                if self.known.bands.get(&name.band).is_some_and(|band| band.name == name) {
+                    self.overwrite(name.band);
+                }
+            }
         }
     }
 
@@ -513,14 +533,6 @@ impl World {
             }
         }
         self.count();
-        // What nobody has whole is written anew.
-        let bands: Vec<u32> = self.known.bands.keys().copied().collect();
-        for band in bands {
-            let name = self.known.bands[&band].name;
-            if self.rotten.keys().filter(|(_, of)| *of == name).count() == REPLICAS {
-                self.overwrite(band);
-            }
-        }
         let until = self.now + 60 * SECOND;
         self.run(until);
     }
@@ -806,24 +818,31 @@ fn a_damaged_copy_on_a_full_node_gives_the_room_for_the_next_one() {
 #[test]
 fn two_copies_that_are_damaged_at_different_places_both_stay() {
     let (mut world, name, [first, second]) = narrow();
+    world.rewrites = false;
     world.spoil(first, name, 1);
     world.spoil(second, name, 2);
     let progress = scrub_for(&mut world, 100 * SECOND);
     assert!(progress.damaged > 0 && progress.mended_rounds == 0, "{progress:?}");
     assert_eq!((progress.found.0.unsound, world.places), (0, 0), "no page is gone: {progress:?}");
     assert_eq!(world.rotten.len(), 2);
+    // Until whoever wrote the band does what it was told.
+    assert_eq!(world.not_whole, BTreeSet::from([name]));
+    world.rewrites = true;
+    let progress = scrub_for(&mut world, 100 * SECOND);
+    assert!(progress.damaged == 0 && progress.mended_rounds > 0, "{progress:?}");
 }
 
 /// Nobody has it: that is told, and of what is left nothing is given up.
 #[test]
 fn a_page_that_is_damaged_in_both_copies_is_told_as_one_that_nobody_has() {
     let (mut world, name, [first, second]) = narrow();
+    world.rewrites = false;
     world.spoil(first, name, 1);
     world.spoil(second, name, 1);
     world.spoil(second, name, 2);
     let progress = scrub_for(&mut world, 100 * SECOND);
     assert_eq!((progress.found.0.unsound, world.places), (1, 0), "{progress:?}");
-    assert_eq!(world.rotten.len(), 2);
+    assert_eq!((world.rotten.len(), world.not_whole), (2, BTreeSet::from([name])));
 }
 
 /// What the damaged one has may be right, and the sound one be of old.

@@ -13,7 +13,7 @@ use crate::medium::{Injections, Lost, Watch};
 use crate::runtime::buffer::Views;
 use crate::runtime::ring::{Done, Ring};
 use crate::runtime::shard::CoreSettings;
-use flash::{Command, Completion, Geometry, Health, Instant, SlotId, SlotWrite};
+use flash::{BlockId, Command, Completion, Geometry, Health, Instant, SlotId, SlotWrite};
 use ftl::policy::UnitWeights;
 use std::path::Path;
 
@@ -92,6 +92,12 @@ pub trait Backend {
 
     /// New weights for the core, if there are any since the last call.
     fn take_weights(&mut self) -> Option<UnitWeights> {
+        None
+    }
+
+    /// The next block that cannot be mended here: what of it is sound should be written anew elsewhere. Each is named once,
+    /// and again while it is so.
+    fn take_refresh(&mut self) -> Option<BlockId> {
         None
     }
 

@@ -403,6 +403,11 @@ impl Machine {
                     ftl.set_unit_weights(&weights);
                 }
             }
+            Output::Refresh(block) => {
+                if let Some(ftl) = &mut self.ftl {
+                    ftl.ask_refresh(block);
+                }
+            }
             Output::Fenced(_) => {
                 self.replies.clear();
                 if let Some(ftl) = &mut self.ftl {

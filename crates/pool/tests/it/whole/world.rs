@@ -695,6 +695,7 @@ impl World {
             | Output::Fenced(_)
             | Output::Ended(_)
             | Output::Weights(_)
+            | Output::Refresh(_)
             | Output::Lease { .. } => {}
         }
     }

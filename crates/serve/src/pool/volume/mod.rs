@@ -25,7 +25,7 @@ use crate::medium::Lost;
 use crate::runtime::buffer::Views;
 use crate::runtime::ring::{Done, EVENT_BYTES, Owner, Ring};
 use crate::runtime::shard::{CoreSettings, Mailbox};
-use flash::{Command, Completion, Geometry, Health, Instant, SECOND, SlotWrite};
+use flash::{BlockId, Command, Completion, Geometry, Health, Instant, SECOND, SlotWrite};
 use ftl::policy::UnitWeights;
 use pool::client::{Counters, End, Over, Plan};
 use pool::control::contract::{PlaneAnswer, PlaneAsk, PlaneAskId};
@@ -129,6 +129,8 @@ pub struct VolumeBackend {
     /// As the session said last, and whether the core knows them.
     weights: UnitWeights,
     are_weights_new: bool,
+    /// Of which no copy is whole, and which the core was not told of.
+    refreshes: VecDeque<BlockId>,
     lost: Option<Lost>,
     /// The session is over, as another one has the volume or deleted it: which is asked until then.
     fenced: Option<(Over, Instant)>,
@@ -178,6 +180,7 @@ impl VolumeBackend {
             ends: VecDeque::new(),
             weights: UnitWeights::default(),
             are_weights_new: false,
+            refreshes: VecDeque::new(),
             lost: None,
             fenced: None,
             loss_due: false,
@@ -217,6 +220,13 @@ impl VolumeBackend {
             Output::Failed(error) => self.opened = Some(Err(error)),
             Output::Ended(end) => self.ends.push_back(end),
             Output::Weights(weights) => (self.weights, self.are_weights_new) = (weights, true),
+            Output::Refresh(block) => {
+                tracing::warn!(
+                    band = block.0,
+                    "no copy of a band is whole, and none can be made: what of it is sound is written anew elsewhere"
+                );
+                self.refreshes.push_back(block);
+            }
             // It is asked for before each reply.
             Output::Lease { .. } => {}
             Output::Fenced(over) => {
@@ -513,9 +523,14 @@ impl Backend for VolumeBackend {
         std::mem::take(&mut self.are_weights_new).then(|| self.weights.clone())
     }
 
+    fn take_refresh(&mut self) -> Option<BlockId> {
+        self.refreshes.pop_front()
+    }
+
     /// Another core is about to be made, which has to be told what the last one was.
     fn begin_mount(&mut self) {
         self.checkpoints = 0;
+        self.refreshes.clear();
         self.are_weights_new = self.weights != UnitWeights::default();
     }
 

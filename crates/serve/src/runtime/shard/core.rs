@@ -2,7 +2,7 @@
 //! picks one by the device's mode, and tells what the front ends want to know of either.
 
 use super::message::UnitBlocks;
-use flash::{BLOCK_BYTES, Geometry, Health, Instant, Lba, SlotWrite, Tag};
+use flash::{BLOCK_BYTES, BlockId, Geometry, Health, Instant, Lba, SlotWrite, Tag};
 use ftl::policy::stream::Shape;
 use ftl::policy::{Chosen, UnitWeights};
 use ftl::raw::{LaneStatus, Lanes, RawFormat, RawSettings, RawUnits};
@@ -173,6 +173,13 @@ impl AnyCore {
     pub fn set_unit_weights(&mut self, weights: &UnitWeights) {
         if let Self::Block(ftl) = self {
             ftl.set_unit_weights(weights);
+        }
+    }
+
+    /// Empties a block that the medium cannot mend, where the core may move what it holds.
+    pub fn ask_refresh(&mut self, block: BlockId) {
+        if let Self::Block(ftl) = self {
+            ftl.ask_refresh(block);
         }
     }
 

@@ -546,6 +546,10 @@ impl Engine {
         if let Some(weights) = self.medium.take_weights() {
             self.core.set_unit_weights(&weights);
         }
+        while let Some(block) = self.medium.take_refresh() {
+            self.looking.changed = true;
+            self.core.ask_refresh(block);
+        }
         self.settle(now, ring);
         if self.core.deadline().is_some_and(|at| at <= now) {
             self.looking.changed = true;

@@ -140,14 +140,31 @@ fn wait_for_node(up: &Up, node: usize) {
     }
 }
 
-/// Flips bits of each of these blocks below a drive, which may run; false if the drive does not have one of them.
+/// Waits until repair has nothing to do: a copy that moves away takes its damage with it.
+fn wait_for_repair(up: &Up) {
+    let begun = Instant::now();
+    let has_work = |status: &Value| {
+        let counts = ["bands_lacking", "bands_draining", "bands_spreading", "copying"];
+        counts.iter().any(|count| status["repair"][*count] != 0)
+    };
+    while has_work(&up.ask("client")) {
+        assert!(begun.elapsed() < PATIENCE, "{}", up.ask("client"));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Flips bits of each of these blocks below a drive, which may run, wherever it has them: also where it had them before they
+/// moved. False if the drive does not have one of them.
 fn damage(drive: &str, blocks: &[u8]) -> bool {
     let bytes = std::fs::read(drive).expect("a plain file");
     let file = File::options().write(true).open(drive).expect("a plain file");
     let is_flipped = |block: &[u8]| {
-        let at = bytes.chunks(4096).position(|chunk| chunk == block);
-        let flip = |at| file.write_all_at(&[!block[0]], at as u64 * 4096).expect("it is written");
-        at.map(flip).is_some()
+        let chunks = bytes.chunks(4096).enumerate();
+        let all: Vec<_> = chunks.filter(|(_, chunk)| *chunk == block).map(|(at, _)| at).collect();
+        for at in &all {
+            file.write_all_at(&[!block[0]], *at as u64 * 4096).expect("it is written");
+        }
+        !all.is_empty()
     };
     let are_flipped = blocks.chunks(4096).all(is_flipped);
     file.sync_all().expect("it is written");
@@ -252,6 +269,7 @@ fn a_pool_on_plain_files_survives_a_killed_node_and_a_restart() {
     up.wait_for("node-1 is back");
     wait_for_node(&up, 1);
     write(&mut client, 3, 0..16);
+    wait_for_repair(&up);
     // What was written last lies in bands that take more.
     let last = &pattern(3 << 16 | 15, PIECE)[PIECE - 4096..];
     let damaged = (1..=3).find(|node| damage(&format!("{drives}/drive-{node}"), last));

@@ -9,10 +9,11 @@
 //!   fewer only once the control plane has recorded that the volume goes on degraded, and then as many as there are
 //!   domains with nodes that take bands, whether they are to or not;
 //! - no life is used twice, and none before the control plane has it;
+//! - of two members one serves reads, too, while others do not, as far as each node gets its part of the writes so;
 //! - an opening whose members do not all take new bands any more, or that nobody wants there any more, is
 //!   given back unused, and drawn anew.
 
-use super::nodes::Nodes;
+use super::nodes::{Mode, Nodes};
 use crate::words::{BandName, DomainId, Generation, MEMBERS_MAX, Members, NodeId, VolumeId};
 use flash::{BlockId, Geometry, Instant, Random};
 use std::collections::{BTreeMap, BTreeSet};
@@ -249,7 +250,13 @@ impl Lanes {
             let weight = nodes.write_weight(now, id).filter(|&weight| !choosy || weight > 0.0);
             free.extend(weight.map(|weight| (id, domain, weight)));
         }
+        let reads = |&(id, ..): &(NodeId, DomainId, f64)| nodes.mode(id) == Mode::Mixed;
         let mut drawn = Vec::new();
+        if self.replicas == 2
+            && let Some(pair) = draw_pair(&free, reads, random)
+        {
+            (drawn, free) = (pair.to_vec(), Vec::new());
+        }
         while drawn.len() < self.replicas && !free.is_empty() {
             let (id, domain, _) = free[draw_one(&free, random)];
             drawn.push(id);
@@ -266,6 +273,36 @@ fn takers<P>(now: Instant, without: &[NodeId], nodes: &mut Nodes<P>) -> usize {
     let all: Vec<(NodeId, DomainId)> = all.map(|(id, node)| (id, node.domain)).collect();
     let takes = all.into_iter().filter(|(id, _)| nodes.write_weight(now, *id).is_some());
     takes.map(|(_, domain)| domain).collect::<BTreeSet<_>>().len()
+}
+
+/// Two nodes in different domains. Where some of them serve reads meanwhile and others do not, as many pairs as can be have
+/// one that does: what lies only on those that do not is read there all the same, and these reads are late and make the
+/// writes late. `None` where there are not both kinds, or one after the other will do.
+fn draw_pair(
+    free: &[(NodeId, DomainId, f64)],
+    reads: impl Fn(&(NodeId, DomainId, f64)) -> bool,
+    random: &mut Random,
+) -> Option<[NodeId; 2]> {
+    let all: f64 = free.iter().map(|&(.., weight)| weight).sum();
+    let of_readers: f64 = free.iter().filter(|node| reads(node)).map(|&(.., weight)| weight).sum();
+    let part = of_readers / all;
+    if !(part > 0.0 && part < 1.0) {
+        return None;
+    }
+    let first = free[draw_one(free, random)];
+    // So that each node gets its part all the same.
+    let alike = match reads(&first) {
+        true => (2.0 * part - 1.0).max(0.0) / part,
+        false => (1.0 - 2.0 * part).max(0.0) / (1.0 - part),
+    };
+    let is_reader = reads(&first) == random.chance(alike);
+    let others = free.iter().filter(|node| node.1 != first.1 && node.2 > 0.0);
+    let fits: Vec<_> = others.filter(|node| reads(node) == is_reader).copied().collect();
+    if fits.is_empty() {
+        return None;
+    }
+    let second = fits[draw_one(&fits, random)];
+    Some([first.0, second.0])
 }
 
 /// Index of one, by weight; evenly among all if none has any.
@@ -287,7 +324,7 @@ fn draw_one(free: &[(NodeId, DomainId, f64)], random: &mut Random) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::nodes::{Mode, Plan};
+    use super::super::nodes::Plan;
     use super::*;
     use crate::controller::weights::NodeWeights;
     use crate::message::NodeFacts;
@@ -324,6 +361,43 @@ mod tests {
     }
 
     const NOW: Instant = Instant(1);
+
+    /// What lay only on nodes that write was read there all the same.
+    #[test]
+    fn as_many_bands_as_can_be_lie_on_a_node_that_serves_reads_too_and_each_node_gets_its_part() {
+        const DRAWS: usize = 20_000;
+        // Two of six serve reads, too, and have so much of the weight together.
+        for part in [0.2, 0.5, 0.8] {
+            let weight = |id: u32| if id < 2 { part / 2.0 } else { (1.0 - part) / 4.0 };
+            let free: Vec<_> = (0..6).map(|id| (NodeId(id), DomainId(id), weight(id))).collect();
+            let reads = |node: &(NodeId, DomainId, f64)| node.0.0 < 2;
+            let (mut random, mut got, mut without) = (Random::new(1), [0_usize; 6], 0_usize);
+            for _ in 0..DRAWS {
+                let pair = draw_pair(&free, reads, &mut random).expect("there are both kinds");
+                assert_ne!(pair[0], pair[1]);
+                pair.iter().for_each(|node| got[node.0 as usize] += 1);
+                without += usize::from(pair.iter().all(|node| node.0 >= 2));
+            }
+            let share = |count: usize| count as f64 / DRAWS as f64;
+            let least = (1.0 - 2.0 * part).max(0.0);
+            assert!((share(without) - least).abs() < 0.02, "{part}: {without} pairs without");
+            for (id, count) in (0..).zip(got) {
+                let part_of = share(count) / 2.0;
+                assert!((part_of - weight(id)).abs() < 0.02, "{part}: node {id} gets {part_of}");
+            }
+        }
+    }
+
+    #[test]
+    fn where_all_nodes_are_alike_or_one_domain_has_all_readers_bands_are_drawn_one_node_after_the_other()
+     {
+        let free = [(NodeId(0), DomainId(0), 0.5), (NodeId(1), DomainId(0), 0.25)];
+        let mut random = Random::new(1);
+        assert_eq!(draw_pair(&free, |_| true, &mut random), None);
+        assert_eq!(draw_pair(&free, |_| false, &mut random), None);
+        assert_eq!(draw_pair(&[], |_| false, &mut random), None);
+        assert_eq!(draw_pair(&free, |node| node.0 == NodeId(0), &mut random), None);
+    }
 
     fn bands(openings: &[Opening]) -> Vec<u32> {
         openings.iter().map(|opening| opening.name.band).collect()

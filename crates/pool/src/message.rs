@@ -153,12 +153,26 @@ pub struct Gaps {
     pub until: u32,
     /// Those at the end: of each some slots are sound, and it is the last one, or so are all behind it.
     pub loose: u32,
-    /// Of the first of those at the end, each, a bit for each slot that is sound.
+    /// Of some of the last pages, from [`Gaps::parts_from`] on, a bit for each slot that is sound.
     pub parts: [u64; PARTS],
 }
 
 /// Pages at the end of a copy of which it is told what is sound in them: a power cut tears so many that were on their way.
 pub const PARTS: usize = 8;
+
+impl Gaps {
+    /// The first page that [`Gaps::parts`] tells of, of a copy of so many pages of which the first `sound` are: so that the
+    /// last ones are told, but of those at the end that are not sound the first.
+    pub fn parts_from(&self, pages: u32, sound: u32) -> u32 {
+        let firm = pages.saturating_sub(self.loose);
+        firm.min(pages.saturating_sub(PARTS as u32)).max(sound)
+    }
+
+    /// Of how many pages [`Gaps::parts`] tells: none where all are sound.
+    pub fn parts_told(&self, pages: u32, sound: u32) -> usize {
+        (pages.saturating_sub(self.parts_from(pages, sound)) as usize).min(PARTS)
+    }
+}
 
 impl BandEntry {
     /// Of a copy of which nothing is known to be damaged.
@@ -178,7 +192,8 @@ impl BandEntry {
         if page < self.sound || (until..firm).contains(&page) {
             return low_bits(self.header.shape.slots_per_page);
         }
-        let part = page.checked_sub(firm).and_then(|at| parts.get(at as usize));
+        let at = page.checked_sub(self.gaps.parts_from(self.pages, self.sound));
+        let part = at.filter(|_| page < self.pages).and_then(|at| parts.get(at as usize));
         part.copied().unwrap_or(0)
     }
 }

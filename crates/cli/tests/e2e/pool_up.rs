@@ -424,7 +424,8 @@ fn damage_at_the_end_of_all_copies_takes_nothing_that_is_sound_on_one_of_them() 
     let scratch = Scratch::new("pool-up-all-ends");
     let drives = scratch.file("drives");
     let args = ["--nodes", "3", "--ssds", "1", "--size", "32MiB", "--dir", &*drives];
-    for seed in 1..3 {
+    // The second time the very last ones are sound in the first copy, so that its damage is not at the end.
+    for (seed, sound_from) in [(1, usize::MAX), (2, PIECE / 4096 - 3)] {
         let up = Up::start(&scratch, &args);
         write(&mut up.client(), seed, 0..32);
         up.kill();
@@ -438,6 +439,9 @@ fn damage_at_the_end_of_all_copies_takes_nothing_that_is_sound_on_one_of_them() 
             let copies: Vec<usize> =
                 (0..3).filter(|drive| blocks[*drive].contains(block)).collect();
             assert_eq!(copies.len(), 2, "{copies:?}");
+            if at >= sound_from && at % 2 == 0 {
+                continue;
+            }
             damaged[copies[at % 2]].extend_from_slice(block);
         }
         for (drive, blocks) in names.iter().zip(&damaged) {

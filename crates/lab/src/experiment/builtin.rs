@@ -25,6 +25,7 @@ const BUILTIN: &[(&str, &str)] = &[
     ("pool-unlike-90", include_str!("../../../../experiments/pool-unlike-90.toml")),
     ("pool-unlike-70", include_str!("../../../../experiments/pool-unlike-70.toml")),
     ("pool-unlike-50", include_str!("../../../../experiments/pool-unlike-50.toml")),
+    ("pool-held-out", include_str!("../../../../experiments/pool-held-out.toml")),
     ("pool-policies", include_str!("../../../../experiments/pool-policies.toml")),
     ("pool-p99", include_str!("../../../../experiments/pool-p99.toml")),
     ("pool-three", include_str!("../../../../experiments/pool-three.toml")),

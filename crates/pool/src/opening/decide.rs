@@ -211,6 +211,25 @@ mod tests {
         assert_eq!(pages(&open, &[part(1, 0b0111), part(2, 0b0101), whole], false, None), Some(4));
     }
 
+    /// Of what one copy has damaged within, and another one at its end, the former said nothing.
+    #[test]
+    fn pages_that_one_copy_has_damaged_before_its_last_one_are_put_together_too() {
+        let copy = |node, torn, parts: [u64; 2]| {
+            let (node, entry) = seen(node, 5, false);
+            let [first, last] = parts;
+            let (until, loose) = if last == 0b1111 { (4, 0) } else { (0, 2) };
+            let gaps = Gaps { until, loose, parts: [first, last, 0, 0, 0, 0, 0, 0] };
+            (node, entry.map(|entry| BandEntry { torn, sound: 3, gaps, ..entry }))
+        };
+        let open = record(0, None);
+        let torn = copy(1, true, [0b1101, 0b1110]);
+        let both = [torn, copy(2, false, [0b0111, 0b1111])];
+        assert_eq!(pages(&open, &both, true, None), Some(5));
+        assert_eq!(pages(&open, &both, false, None), Some(3));
+        let none = [torn, copy(2, false, [0b0101, 0b1111])];
+        assert_eq!(pages(&open, &none, true, None), Some(3));
+    }
+
     #[test]
     fn what_was_decided_or_sealed_stays() {
         let found = [seen(1, 5, false), seen(2, 3, false)];

@@ -402,7 +402,8 @@ impl<'a, D> Writer<'a, D> {
                     self.u8(u8::from(entry.torn));
                     self.u32(entry.gaps.until);
                     self.u32(entry.gaps.loose);
-                    let parts = entry.gaps.parts.iter().take(entry.gaps.loose as usize);
+                    let told = entry.gaps.parts_told(entry.pages, entry.sound);
+                    let parts = entry.gaps.parts.iter().take(told);
                     parts.for_each(|part| self.u64(*part));
                 }
                 self.u8(u8::from(*more));
@@ -458,17 +459,18 @@ impl<'a, D> Writer<'a, D> {
 }
 
 impl Reader<'_> {
-    fn gaps(&mut self, pages: u32) -> Result<Gaps, WireError> {
+    fn gaps(&mut self, pages: u32, sound: u32) -> Result<Gaps, WireError> {
         let what = "the pages that are not sound";
         let (until, loose) = (self.u32(what)?, self.u32(what)?);
         if until > pages || loose > pages {
             return Err(WireError::Field { what });
         }
-        let mut parts = [0; PARTS];
-        for part in parts.iter_mut().take(loose as usize) {
+        let mut gaps = Gaps { until, loose, parts: [0; PARTS] };
+        let told = gaps.parts_told(pages, sound);
+        for part in gaps.parts.iter_mut().take(told) {
             *part = self.u64(what)?;
         }
-        Ok(Gaps { until, loose, parts })
+        Ok(gaps)
     }
 
     fn answer(&mut self, kind: u8) -> Result<Answer<u32>, WireError> {
@@ -488,7 +490,7 @@ impl Reader<'_> {
                         return Err(WireError::Field { what });
                     }
                     let torn = self.flag("whether it is torn")?;
-                    let gaps = self.gaps(pages)?;
+                    let gaps = self.gaps(pages, sound)?;
                     bands.push(BandEntry { band, header, pages, sealed, sound, torn, gaps });
                 }
                 Answer::Bands { bands, more: self.flag("whether there are more bands")? }

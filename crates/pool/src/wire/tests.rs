@@ -67,14 +67,15 @@ fn answer(random: &mut Random) -> Answer<u64> {
         2 => {
             let bands = (0..random.below(4)).map(|_| {
                 let pages = random.next_u64() as u32;
+                let sound = if random.chance(0.5) { pages } else { pages / 2 };
                 BandEntry {
                     band: name(random),
                     header: header(random),
                     pages,
                     sealed: random.chance(0.5),
-                    sound: if random.chance(0.5) { pages } else { pages / 2 },
+                    sound,
                     torn: random.chance(0.5),
-                    gaps: gaps(random, pages),
+                    gaps: gaps(random, pages, sound),
                 }
             });
             Answer::Bands { bands: bands.collect(), more: random.chance(0.5) }
@@ -83,11 +84,12 @@ fn answer(random: &mut Random) -> Answer<u64> {
     }
 }
 
-fn gaps(random: &mut Random, pages: u32) -> Gaps {
+fn gaps(random: &mut Random, pages: u32, sound: u32) -> Gaps {
     let loose = pages.min(random.below(12) as u32);
-    let mut parts = [0; PARTS];
-    parts.iter_mut().take(loose as usize).for_each(|part| *part = random.next_u64());
-    Gaps { until: pages / 3, loose, parts }
+    let mut gaps = Gaps { until: pages / 3, loose, parts: [0; PARTS] };
+    let told = gaps.parts_told(pages, sound);
+    gaps.parts.iter_mut().take(told).for_each(|part| *part = random.next_u64());
+    gaps
 }
 
 fn refusal(random: &mut Random) -> Refusal {

@@ -312,6 +312,27 @@ fn a_last_page_of_which_a_slot_is_damaged_is_there_for_what_is_sound_of_it() {
     );
 }
 
+/// The opening puts such pages of several copies together.
+#[test]
+fn of_the_last_pages_it_is_told_what_is_sound_also_where_the_last_one_is() {
+    let mut bench =
+        Bench::of(Small { manner: Manner::File, slots_per_page: 4, ..SMALL }, Faults::default());
+    for page in 0..4 {
+        assert_eq!(bench.append(1, page), Ok(Done::Done));
+    }
+    let wanted = slots(1, 1, SHAPE)[0].data.expect("it is no zeroes");
+    let medium = bench.disk.medium_mut();
+    let (slot, stamp) =
+        *medium.stamped_slots().iter().find(|(_, it)| *it == wanted.0).expect("written");
+    let (oob, _) = medium.peek(slot).expect("it was written");
+    medium.damage(slot, oob, Content::Stamp(stamp + 1000));
+    let entry = bench.restart().expect("sound").bands[0].entry;
+    let gaps = Gaps { until: 2, loose: 0, parts: [0b110, 0b111, 0b111, 0, 0, 0, 0, 0] };
+    assert_eq!((entry.pages, entry.sound, entry.torn, entry.gaps), (4, 1, false, gaps));
+    let told: Vec<u64> = (0..5).map(|page| entry.sound_slots(page)).collect();
+    assert_eq!(told, [0b111, 0b110, 0b111, 0b111, 0]);
+}
+
 #[test]
 fn a_clean_stop_lets_an_open_band_go_on() {
     let mut bench = Bench::new();

@@ -449,11 +449,17 @@ impl Look {
         let loose = (0..pages).rev().take_while(is_loose).count() as u32;
         let firm = pages - loose;
         let until = all().filter(|page| *page < firm).max().map_or(0, |page| page + 1);
-        let mut parts = [0; PARTS];
-        for (part, slots) in parts.iter_mut().zip(self.damaged.range(firm..)) {
-            *part = *slots.1;
-        }
-        (all().min().unwrap_or(ALL_SOUND), Gaps { until, loose, parts })
+        let sound = all().min().unwrap_or(ALL_SOUND);
+        let mut gaps = Gaps { until, loose, parts: [0; PARTS] };
+        let whole = self.header.map_or(0, |header| low_bits(header.shape.slots_per_page));
+        let slots = |page: u32| match self.damaged.get(&page) {
+            Some(slots) => *slots,
+            None if page >= pages || lost.contains(&page) => 0,
+            None => whole,
+        };
+        let from = gaps.parts_from(pages, sound.min(pages));
+        gaps.parts = std::array::from_fn(|at| slots(from + at as u32));
+        (sound, gaps)
     }
 
     /// Pages below this were there, and their headers are damaged.

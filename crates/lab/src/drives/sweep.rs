@@ -157,7 +157,9 @@ impl Sweep {
 
     /// The next load to try, in requests a second; `None` if enough is known.
     pub fn next(&self) -> Option<f64> {
-        let Some(most) = self.seen.last() else { return Some(self.plan.load_most) };
+        if self.seen.is_empty() {
+            return Some(self.plan.load_most);
+        }
         if let Some(again) = self.odd().or_else(|| self.doubted()) {
             return Some(again);
         }
@@ -165,11 +167,10 @@ impl Sweep {
             return None;
         }
         let least = &self.seen[0];
-        if least.is_unanswered() && least.offered > 1.0 {
-            return Some(least.offered / LIGHT);
-        }
-        if self.seen.len() == 1 {
-            return Some(most.point.iops.max(1.0) / LIGHT);
+        match self.seen.iter().filter(|seen| !seen.is_unanswered()).count() {
+            0 => return (least.offered > 1.0).then_some(least.offered / LIGHT),
+            1 if !least.is_unanswered() => return Some(least.point.iops.max(1.0) / LIGHT),
+            _ => {}
         }
         let knee = self.plan.knees.iter().find_map(|(slo, near)| self.towards(*slo, *near));
         knee.or_else(|| self.widest_gap())

@@ -251,12 +251,8 @@ impl Lanes {
             free.extend(weight.map(|weight| (id, domain, weight)));
         }
         let reads = |&(id, ..): &(NodeId, DomainId, f64)| nodes.mode(id) == Mode::Mixed;
-        let mut drawn = Vec::new();
-        if self.replicas == 2
-            && let Some(pair) = draw_pair(&free, reads, random)
-        {
-            (drawn, free) = (pair.to_vec(), Vec::new());
-        }
+        let pair = if self.replicas == 2 { draw_pair(&free, reads, random) } else { None };
+        let mut drawn = pair.map_or_else(Vec::new, |pair| pair.to_vec());
         while drawn.len() < self.replicas && !free.is_empty() {
             let (id, domain, _) = free[draw_one(&free, random)];
             drawn.push(id);

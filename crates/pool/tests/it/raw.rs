@@ -133,6 +133,16 @@ impl Bench {
         true
     }
 
+    /// Damages the data of one slot of a page of band 1.
+    fn spoil(&mut self, page: u32, at: usize) {
+        let wanted = slots(1, page, SHAPE)[at].data.expect("it is no zeroes");
+        let medium = self.disk.medium_mut();
+        let stamped = medium.stamped_slots();
+        let (slot, stamp) = *stamped.iter().find(|(_, it)| *it == wanted.0).expect("written");
+        let (oob, _) = medium.peek(slot).expect("it was written");
+        medium.damage(slot, oob, Content::Stamp(stamp + 1000));
+    }
+
     /// Makes each page of the flash unreadable that has a slot of the store's own which `is` wanted; how many.
     fn rot(&mut self, is: impl Fn(&[u8]) -> bool) -> u32 {
         let medium = self.disk.medium_mut();
@@ -285,14 +295,8 @@ fn a_last_page_of_which_a_slot_is_damaged_is_there_for_what_is_sound_of_it() {
     for page in 0..4 {
         assert_eq!(bench.append(1, page), Ok(Done::Done));
     }
-    for (page, at) in [(2, 1), (3, 0)] {
-        let wanted = slots(1, page, SHAPE)[at].data.expect("it is no zeroes");
-        let medium = bench.disk.medium_mut();
-        let stamped = medium.stamped_slots();
-        let (slot, stamp) = *stamped.iter().find(|(_, it)| *it == wanted.0).expect("written");
-        let (oob, _) = medium.peek(slot).expect("it was written");
-        medium.damage(slot, oob, Content::Stamp(stamp + 1000));
-    }
+    bench.spoil(2, 1);
+    bench.spoil(3, 0);
     let entry = bench.restart().expect("sound").bands[0].entry;
     let gaps = Gaps { until: 0, loose: 2, parts: [0b101, 0b110, 0, 0, 0, 0, 0, 0] };
     assert_eq!((entry.pages, entry.sound, entry.torn, entry.gaps), (4, 2, true, gaps));
@@ -320,12 +324,7 @@ fn of_the_last_pages_it_is_told_what_is_sound_also_where_the_last_one_is() {
     for page in 0..4 {
         assert_eq!(bench.append(1, page), Ok(Done::Done));
     }
-    let wanted = slots(1, 1, SHAPE)[0].data.expect("it is no zeroes");
-    let medium = bench.disk.medium_mut();
-    let (slot, stamp) =
-        *medium.stamped_slots().iter().find(|(_, it)| *it == wanted.0).expect("written");
-    let (oob, _) = medium.peek(slot).expect("it was written");
-    medium.damage(slot, oob, Content::Stamp(stamp + 1000));
+    bench.spoil(1, 0);
     let entry = bench.restart().expect("sound").bands[0].entry;
     let gaps = Gaps { until: 2, loose: 0, parts: [0b110, 0b111, 0b111, 0, 0, 0, 0, 0] };
     assert_eq!((entry.pages, entry.sound, entry.torn, entry.gaps), (4, 1, false, gaps));

@@ -24,8 +24,18 @@ pub struct Slot<D> {
     pub oob: Oob,
     /// CRC-32C of the data, which whoever stores or forwards it checks.
     pub crc: u32,
-    /// The data; `None` for zeroes, which are not sent.
+    /// The data; `None` for zeroes, which are not sent, or for data that are lost.
     pub data: Option<D>,
+}
+
+/// CRC-32C of a block of zeroes.
+pub const ZEROES_CRC: u32 = 0x98F9_4189;
+
+impl<D> Slot<D> {
+    /// Whether all that is left is what stood beside the data: these were no zeroes, and are damaged.
+    pub fn is_lost(&self) -> bool {
+        self.data.is_none() && self.crc != ZEROES_CRC
+    }
 }
 
 /// Something that a client, or another node, wants of a node.
@@ -208,7 +218,8 @@ pub fn low_bits(count: u32) -> u64 {
 pub enum Answer<D> {
     /// Done: of a fence, append, seal, free, flush, copy.
     Done,
-    /// Of a read, a slot each. What cannot be read is `None`: another member has it.
+    /// Of a read, a slot each. What cannot be read is `None`, or a slot whose data are lost ([`Slot::is_lost`]):
+    /// another member has it.
     Slots(Vec<Option<Slot<D>>>),
     /// Of a list, in the order of names; with `more`, ask again after the last.
     Bands {
@@ -298,4 +309,18 @@ pub struct NodeFacts {
     pub bands_used: u32,
     /// Pages of the longest band of a volume that a raw block holds for sure.
     pub band_pages: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeroes_have_the_sum_that_is_said() {
+        assert_eq!(ZEROES_CRC, flash::crc(&[0; flash::BLOCK_BYTES]));
+        let slot = |crc, data| Slot { oob: [0; 32], crc, data };
+        assert!(!slot(ZEROES_CRC, None::<u8>).is_lost());
+        assert!(slot(1, None::<u8>).is_lost());
+        assert!(!slot(1, Some(1u8)).is_lost());
+    }
 }

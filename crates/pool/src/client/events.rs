@@ -6,7 +6,7 @@ use super::programs::Step;
 use super::reads::{Next, Read, Wanted};
 use super::timers::Timer;
 use super::{End, Input, Output, Over, Purpose, Remote, SlotEnd};
-use crate::message::{Answer, Ask, AskId, NodeFacts, Refusal, Signals, Slot};
+use crate::message::{Answer, Ask, AskId, NodeFacts, Refusal, Signals, Slot, ZEROES_CRC};
 use crate::words::{BandName, NodeId};
 use flash::{
     BlockId, Command, Instant, MILLISECOND, MediumError, Payload, SECOND, SlotId, SlotStatus, Tag,
@@ -121,13 +121,22 @@ impl<D: Clone> Remote<D> {
         if let Some(at) = timer {
             self.timers.clear(at, Timer::Read(id));
         }
+        let mut lost = 0;
         let of = |slot: Option<Slot<D>>| match slot {
+            Some(slot) if slot.is_lost() => {
+                lost += 1;
+                // Zeroes, which are not what the FTL's header speaks of: it tells by that whose block is damaged.
+                let slot = Slot { crc: ZEROES_CRC, ..slot };
+                SlotEnd { status: SlotStatus::Ok, slot: Some(slot) }
+            }
             Some(slot) => SlotEnd { status: SlotStatus::Ok, slot: Some(slot) },
-            None => SlotEnd { status: SlotStatus::Uncorrectable, slot: None },
+            None => {
+                lost += 1;
+                SlotEnd { status: SlotStatus::Uncorrectable, slot: None }
+            }
         };
         let slots: Vec<SlotEnd<D>> = got.into_iter().map(of).collect();
-        let lost = slots.iter().filter(|end| end.slot.is_none()).count();
-        self.counters.slots_lost += lost as u64;
+        self.counters.slots_lost += lost;
         let durable = self.config.geometry.durable_at_completion;
         self.give_read(End::Read { tag: wanted.tag, into, slots: Ok(slots), durable });
     }

@@ -2,7 +2,7 @@
 //! at a time when the first takes longer than most do (*hedged*), within a budget.
 //!
 //! Invariants:
-//! - a read ends once, with every slot that some member had sound;
+//! - a read ends once, with every slot that some member had sound, and of others what some member knew of them;
 //! - a slot is called uncorrectable only when every member has said that it has not got it, and so has every node that
 //!   is none any more and may have it all the same ([`Directory::doubtful`](super::Directory::doubtful)): for those that
 //!   are away the read waits, and those that are all late are asked again, each time with more patience, up to
@@ -112,7 +112,7 @@ pub struct Wanted {
 pub struct Read<D> {
     /// What it wants.
     pub wanted: Wanted,
-    /// What it has so far, slot by slot.
+    /// What it has so far, slot by slot: lost ones, too, until another member has them.
     pub got: Vec<Option<Slot<D>>>,
     tries: Tries,
     /// When to hedge, if it is still to be.
@@ -202,7 +202,7 @@ impl<D> Reads<D> {
         random: &mut Random,
     ) -> Next {
         let Some(read) = self.reads.get_mut(&id) else { return Next::Wait };
-        if read.got.iter().all(Option::is_some) {
+        if read.got.iter().all(is_there) {
             return Next::End;
         }
         for (_, state) in &mut read.tries.0 {
@@ -268,8 +268,8 @@ impl<D> Reads<D> {
         let right = slots.len() == read.got.len();
         if right {
             for (got, slot) in read.got.iter_mut().zip(slots) {
-                self.unsound += u64::from(slot.is_none());
-                if got.is_none() {
+                self.unsound += u64::from(!is_there(&slot));
+                if !is_there(got) && slot.is_some() {
                     *got = slot;
                 }
             }
@@ -344,6 +344,11 @@ impl<D> Reads<D> {
     pub fn quantile(&self, permille: u32) -> Option<u64> {
         self.latencies.quantile(permille)
     }
+}
+
+/// Whether a slot is there with its data.
+fn is_there<D>(slot: &Option<Slot<D>>) -> bool {
+    slot.as_ref().is_some_and(|slot| !slot.is_lost())
 }
 
 /// One of the members that can be asked now. Those whose nodes are to write only where there are no others.
@@ -433,6 +438,22 @@ mod tests {
         assert_eq!(bench.next(2, id), Next::End);
         assert_eq!(bench.reads.end(id).unwrap().got, [slot(1), slot(2)]);
         assert_eq!((bench.reads.unsound, bench.reads.retries), (2, 1));
+    }
+
+    #[test]
+    fn what_is_known_of_a_lost_slot_stands_until_a_member_has_it() {
+        let lost = |of| Some(Slot { oob: [of; 32], crc: 9, data: None });
+        // What the second member says, and what it comes to.
+        for (second, got) in [(slot(2), slot(2)), (None, lost(1)), (lost(3), lost(3))] {
+            let mut bench = Bench::new("none");
+            let id = bench.begin(0, 1);
+            assert_eq!(bench.next(0, id), Next::Ask(A));
+            bench.reads.slots(id, A, 10, vec![lost(1)]);
+            assert_eq!(bench.next(1, id), Next::Ask(B), "it may have the data");
+            bench.reads.slots(id, B, 10, vec![second]);
+            assert_eq!(bench.next(2, id), Next::End);
+            assert_eq!(bench.reads.end(id).unwrap().got, [got]);
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The client as a whole, step by step: what goes to whom, and what ends when.
 
 use super::*;
-use crate::message::{BandEntry, BandHeader, Congestion, Refusal};
+use crate::message::{BandEntry, BandHeader, Congestion, Refusal, ZEROES_CRC};
 use crate::opening::{Opened, OpenedBand};
 use crate::words::{Members, VolumeId};
 use flash::{FastTier, Geometry, MILLISECOND, Pairing, SECOND};
@@ -351,6 +351,25 @@ fn a_read_waits_for_a_member_that_is_away_and_gives_up_one_that_never_comes_back
     let ended = bench.seen().ended;
     let [End::Read { slots: Ok(slots), .. }] = &ended[..] else { panic!("{ended:?}") };
     assert_eq!(slots[0].status, SlotStatus::Uncorrectable);
+    assert_eq!(bench.remote.counters().slots_lost, 1);
+}
+
+/// The FTL would not know whose it was, and refuse all blocks that it may have been.
+#[test]
+fn of_a_slot_whose_data_nobody_has_the_ftl_is_told_its_header_and_what_does_not_fit_it() {
+    let mut bench = Bench::with(&[listed(1, 1, 2), listed(2, 1, 2)], true, |_| {});
+    bench.lease(u64::MAX);
+    (1..=2).for_each(|id| bench.up(id));
+    bench.read(8);
+    for _ in 0..2 {
+        let asks = bench.seen().asks;
+        bench
+            .answer(&asks[0], Answer::Slots(vec![Some(Slot { oob: [7; 32], crc: 1, data: None })]));
+    }
+    let ended = bench.seen().ended;
+    let [End::Read { slots: Ok(slots), .. }] = &ended[..] else { panic!("{ended:?}") };
+    let told = Slot { oob: [7; 32], crc: ZEROES_CRC, data: None };
+    assert_eq!(slots[..], [SlotEnd { status: SlotStatus::Ok, slot: Some(told) }]);
     assert_eq!(bench.remote.counters().slots_lost, 1);
 }
 

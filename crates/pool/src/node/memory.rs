@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 /// What goes wrong, each with its probability.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryFaults {
-    /// A slot that was appended can never be read.
+    /// A slot that was appended can never be read; of every other one what stands beside its data can.
     pub lost: f64,
     /// An append fails, and its band with it.
     pub failing: f64,
@@ -283,7 +283,10 @@ impl<D: Data> MemoryStore<D> {
         assert_eq!(page as usize, band.pages.len(), "pages come in order");
         let sum = page_sum(&slots);
         let random = &mut self.random;
-        let slots = slots.into_iter().map(|slot| (!random.chance(faults.lost)).then_some(slot));
+        let slots = slots.into_iter().map(|slot| match random.chance(faults.lost) {
+            true => damaged(slot, random.chance(0.5)),
+            false => Some(slot),
+        });
         self.ended += 1;
         let (slots, durable, order) = (slots.collect(), self.settings.durable, self.ended);
         band.pages.push(Page { slots, sum, durable, order });
@@ -300,4 +303,10 @@ impl<D: Data> MemoryStore<D> {
         let slots = slots.iter().map(|slot| slot.as_ref().filter(|slot| sound(slot)).cloned());
         Ok(Done::Slots(slots.collect()))
     }
+}
+
+/// What is left of a slot that was damaged: nothing, or what stood beside its data.
+fn damaged<D>(slot: Slot<D>, keeps_oob: bool) -> Option<Slot<D>> {
+    let slot = Slot { data: None, ..slot };
+    (keeps_oob && slot.is_lost()).then_some(slot)
 }

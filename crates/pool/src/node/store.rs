@@ -8,7 +8,7 @@
 //! - Fences, seals, frees and what is forgotten have survived a crash when they end, on every store.
 //! - A hidden band (a copy under way) is there after a crash only if it was sealed.
 
-use crate::message::{BandEntry, BandHeader, Slot};
+use crate::message::{BandEntry, BandHeader, Slot, ZEROES_CRC};
 use crate::words::{BandName, BandShape, Fenced, Generation, VolumeId};
 use std::collections::BTreeMap;
 
@@ -178,8 +178,7 @@ pub fn page_sum<D>(slots: &[Slot<D>]) -> u32 {
 
 /// Whether each slot's checksum fits its data, and that of zeroes where it has none.
 pub fn slots_are_sound<D: Data>(slots: &[Slot<D>]) -> bool {
-    let empty = flash::crc(&[0; flash::BLOCK_BYTES]);
-    slots.iter().all(|slot| slot.crc == slot.data.as_ref().map_or(empty, Data::crc))
+    slots.iter().all(|slot| slot.crc == slot.data.as_ref().map_or(ZEROES_CRC, Data::crc))
 }
 
 /// Whether a band may be of this shape.

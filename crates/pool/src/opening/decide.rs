@@ -3,7 +3,7 @@
 
 use crate::control::mutant::Mutant;
 use crate::control::values::BandRecord;
-use crate::message::{BandEntry, low_bits};
+use crate::message::BandEntry;
 use crate::words::NodeId;
 
 /// What a node that was fenced, and then listed, has of a band: `None` is nothing.
@@ -20,8 +20,9 @@ pub type Seen = (NodeId, Option<BandEntry>);
 /// A copy that is torn does not say where the band ends: what is behind its pages may be damaged and have been
 /// acknowledged. Nor does a member that has nothing: the first page may be damaged. Where another one says it and has all
 /// of it sound that counts, and these are too short. Where nobody does the band ends where no copy has more, as each page
-/// may have been flushed: if `all_here`, so that nobody is waited for who has it whole, also what several have together
-/// counts, each of them other slots of a page.
+/// may have been flushed: if `all_here`, so that nobody is waited for who has it whole, up to the last page of which
+/// anybody has a slot sound. What nobody has before that, or in it, is for the FTL to tell, as of any medium: by what
+/// was written later it knows whether a power cut explains it.
 pub fn pages(
     record: &BandRecord,
     seen: &[Seen],
@@ -48,24 +49,14 @@ pub fn pages(
         untorn.filter(has).or_else(|| {
             let least = counted().map(|entry| entry.as_ref().map_or(0, BandEntry::firm)).min()?;
             let most = untorn.or_else(|| entries().map(|entry| entry.pages).max()).unwrap_or(0);
-            let is_there = |page: &u32| match all_here {
-                true => is_there(entries(), *page),
-                false => entries().any(|entry| entry.sound > *page),
-            };
-            let more = (least..most).take_while(is_there).count() as u32;
-            Some(least + more)
+            let has_some = |page: &u32| entries().any(|entry| entry.sound_slots(*page) != 0);
+            let has_all = |page: &u32| entries().any(|entry| entry.sound > *page);
+            Some(match all_here {
+                true => (least..most).rev().find(has_some).map_or(least, |last| last + 1),
+                false => (least..most).find(|page| !has_all(page)).unwrap_or(least.max(most)),
+            })
         })
     })
-}
-
-/// Whether these have each slot of a page together.
-fn is_there<'a>(entries: impl Iterator<Item = &'a BandEntry>, page: u32) -> bool {
-    let mut slots = u32::BITS;
-    let sound = entries.fold(0, |sound, entry| {
-        slots = entry.header.shape.slots_per_page;
-        sound | entry.sound_slots(page)
-    });
-    sound & low_bits(slots) == low_bits(slots)
 }
 
 /// Whether all members have it sealed alike: then each says by itself where the band ends, and nothing has to be
@@ -195,9 +186,9 @@ mod tests {
         );
     }
 
-    /// The last page of each copy is damaged, or torn by a power cut.
+    /// The last page of each copy is damaged, or torn by a power cut. What is sound of it went with a slot that nobody has.
     #[test]
-    fn a_page_of_which_each_copy_has_other_slots_is_there() {
+    fn a_page_of_which_any_copy_has_a_slot_is_there() {
         let part = |node, part| {
             let (node, entry) = seen(node, 4, false);
             let gaps = Gaps { loose: 1, parts: [part, 0, 0, 0, 0, 0, 0, 0], ..Gaps::default() };
@@ -205,7 +196,8 @@ mod tests {
         };
         let open = record(0, None);
         assert_eq!(pages(&open, &[part(1, 0b0111), part(2, 0b1101)], true, None), Some(4));
-        assert_eq!(pages(&open, &[part(1, 0b0111), part(2, 0b0101)], true, None), Some(3));
+        assert_eq!(pages(&open, &[part(1, 0b0111), part(2, 0b0101)], true, None), Some(4));
+        assert_eq!(pages(&open, &[part(1, 0), part(2, 0)], true, None), Some(3));
         assert_eq!(pages(&open, &[part(1, 0b0111), part(2, 0b1101)], false, None), Some(3));
         let whole = seen(3, 4, false);
         assert_eq!(pages(&open, &[part(1, 0b0111), part(2, 0b0101), whole], false, None), Some(4));
@@ -227,7 +219,7 @@ mod tests {
         assert_eq!(pages(&open, &both, true, None), Some(5));
         assert_eq!(pages(&open, &both, false, None), Some(3));
         let none = [torn, copy(2, false, [0b0101, 0b1111])];
-        assert_eq!(pages(&open, &none, true, None), Some(3));
+        assert_eq!(pages(&open, &none, true, None), Some(5), "what one has of the last page");
     }
 
     #[test]

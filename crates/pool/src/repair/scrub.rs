@@ -79,7 +79,8 @@ pub(super) type Sum = (u32, Oob, bool);
 /// That of each slot which is sound.
 pub(super) fn sums_of<D>(slots: &[Option<Slot<D>>]) -> Vec<Option<Sum>> {
     let sum = |slot: &Slot<D>| (slot.crc, slot.oob, slot.data.is_none());
-    slots.iter().map(|slot| slot.as_ref().map(sum)).collect()
+    let sound = |slot: &&Slot<D>| !slot.is_lost();
+    slots.iter().map(|slot| slot.as_ref().filter(sound).map(sum)).collect()
 }
 
 /// What was found.
@@ -384,7 +385,7 @@ mod tests {
     }
 
     fn slot(crc: u32) -> Option<Slot<u64>> {
-        Some(Slot { oob: [0; OOB_BYTES], crc, data: None })
+        Some(Slot { oob: [0; OOB_BYTES], crc, data: Some(crc.into()) })
     }
 
     const NAME: BandName = BandName { volume: VolumeId(1), band: 0, life: 1 };

@@ -412,14 +412,13 @@ impl<T: Disk> Rig<T> {
             candidates.extend(forgotten.map(|(_, content)| content));
         }
         for (at, found) in (slot % SHAPE.slots_per_page..).zip(found) {
-            let Some(found) = found else {
+            if found.as_ref().is_none_or(Slot::is_lost) {
                 let is_told = self.losing || known.damaged.contains(&page);
                 assert!(is_told, "{band:?} page {page} slot {at} was lost");
-                continue;
-            };
-            let content = found.data.map(|data| data.0);
-            let fits = candidates.iter().any(|page| page[at as usize] == content);
-            assert!(fits, "{band:?} page {page} slot {at}: {content:?} of {candidates:?}");
+            }
+            let Some(found) = found else { continue };
+            let fits = candidates.iter().any(|page| may_be(found, page[at as usize]));
+            assert!(fits, "{band:?} page {page} slot {at}: {found:?} of {candidates:?}");
         }
     }
 
@@ -558,7 +557,7 @@ impl<T: Disk> Rig<T> {
         if known.done.len() == page as usize {
             let fits = |of: &&Page| {
                 let same = |(slot, of): (&Option<Slot<Stamp>>, &Option<u64>)| {
-                    slot.as_ref().is_none_or(|it| it.data.map(|it| it.0) == *of)
+                    slot.as_ref().is_none_or(|slot| may_be(slot, *of))
                 };
                 found.iter().zip(of.iter()).all(same)
             };
@@ -593,6 +592,14 @@ impl<T: Disk> Rig<T> {
         }
         self.settle();
         self.cut();
+    }
+}
+
+/// Whether a slot is of this content, or what is left of it: then its sum is.
+fn may_be(slot: &Slot<Stamp>, content: Option<u64>) -> bool {
+    match slot.is_lost() {
+        true => content.is_some_and(|data| Stamp(data).crc() == slot.crc),
+        false => slot.data.map(|data| data.0) == content,
     }
 }
 

@@ -40,7 +40,7 @@ impl<D> Reading<D> {
         self.data = slots;
     }
 
-    /// Each slot that was asked for, if it is what its header says.
+    /// Each slot that was asked for, if it is what its header says; of one whose data are damaged, what it says.
     fn slots(&mut self) -> Vec<Option<Slot<D>>> {
         let mut data = std::mem::take(&mut self.data).into_iter();
         let range = self.first..self.first + self.count;
@@ -50,9 +50,10 @@ impl<D> Reading<D> {
             if header.zeroes >> at & 1 == 1 {
                 return Some(Slot { oob, crc, data: None });
             }
-            let (data, found) = data.next()?;
-            let data = data.filter(|_| found == Some(crc))?;
-            Some(Slot { oob, crc, data: Some(data) })
+            let read = data.next().filter(|&(_, found)| found == Some(crc));
+            let slot = Slot { oob, crc, data: read.and_then(|(data, _)| data) };
+            // Data of the same sum as zeroes that are lost must not be taken for these.
+            (slot.data.is_some() || slot.is_lost()).then_some(slot)
         };
         range.map(slot).collect()
     }

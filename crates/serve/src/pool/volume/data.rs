@@ -6,11 +6,11 @@ use flash::{
     BLOCK_BYTES, Completion, MediumError, OOB_BYTES, Payload, SlotData, SlotRead, SlotWrite, Tag,
 };
 use pool::client::{End, SlotEnd};
-use pool::message::Slot;
+use pool::message::{Slot, ZEROES_CRC};
 use pool::node::store::Data;
 
 /// The slots of a program, with a copy of their data.
-pub fn slots(writes: &[SlotWrite], views: &Views, empty_crc: u32) -> Vec<Slot<Block>> {
+pub fn slots(writes: &[SlotWrite], views: &Views) -> Vec<Slot<Block>> {
     let has_data = |write: &&SlotWrite| write.data != SlotData::Empty;
     let count = writes.iter().filter(has_data).count() as u32;
     let mut blocks = Vec::new().into_iter();
@@ -31,21 +31,16 @@ pub fn slots(writes: &[SlotWrite], views: &Views, empty_crc: u32) -> Vec<Slot<Bl
             SlotData::Empty => None,
             _ => blocks.next(),
         };
-        Slot { oob: write.oob, crc: data.as_ref().map_or(empty_crc, Data::crc), data }
+        Slot { oob: write.oob, crc: data.as_ref().map_or(ZEROES_CRC, Data::crc), data }
     };
     writes.iter().map(slot).collect()
 }
 
 /// Tells the FTL how a command has ended, with what was read in its views.
-pub fn complete(
-    end: End<Block>,
-    empty_crc: u32,
-    views: &mut Views,
-    take: &mut dyn FnMut(Completion<'_>),
-) {
+pub fn complete(end: End<Block>, views: &mut Views, take: &mut dyn FnMut(Completion<'_>)) {
     match end {
         End::Read { tag, into, slots, durable } => {
-            complete_read((tag, into, durable), slots, empty_crc, views, take);
+            complete_read((tag, into, durable), slots, views, take);
         }
         End::Program { tag, result } => take(Completion::Program { tag, result }),
         End::Erase { tag, result } => take(Completion::Erase { tag, result }),
@@ -59,7 +54,6 @@ const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 fn complete_read(
     (tag, into, durable): (Tag, Option<Payload>, bool),
     slots: Result<Vec<SlotEnd<Block>>, MediumError>,
-    empty_crc: u32,
     views: &mut Views,
     take: &mut dyn FnMut(Completion<'_>),
 ) {
@@ -77,7 +71,7 @@ fn complete_read(
             }
         }
     }
-    let read = |end| slot_read(end, into.is_none(), (empty_crc, durable));
+    let read = |end| slot_read(end, into.is_none(), durable);
     let few;
     let many;
     // Most reads are of a slot.
@@ -95,14 +89,10 @@ fn complete_read(
 }
 
 /// What the FTL is told of a slot; with its bytes if it has named no place for them.
-fn slot_read(
-    end: &SlotEnd<Block>,
-    with_bytes: bool,
-    (empty_crc, durable): (u32, bool),
-) -> SlotRead<'_> {
+fn slot_read(end: &SlotEnd<Block>, with_bytes: bool, durable: bool) -> SlotRead<'_> {
     let status = end.status;
     let Some(slot) = &end.slot else {
-        return SlotRead { status, oob: [0; OOB_BYTES], crc: empty_crc, bytes: None, durable };
+        return SlotRead { status, oob: [0; OOB_BYTES], crc: ZEROES_CRC, bytes: None, durable };
     };
     let bytes = slot.data.as_ref().map_or(&ZEROES[..], |data| &data.bytes()[..]);
     SlotRead { status, oob: slot.oob, crc: slot.crc, bytes: with_bytes.then_some(bytes), durable }

@@ -124,7 +124,6 @@ pub struct VolumeBackend {
     wake_bytes: Box<[u8; EVENT_BYTES]>,
     armed: bool,
     geometry: Geometry,
-    empty_crc: u32,
     ends: VecDeque<End<Block>>,
     /// As the session said last, and whether the core knows them.
     weights: UnitWeights,
@@ -176,7 +175,6 @@ impl VolumeBackend {
             wake_bytes: Box::new([0; EVENT_BYTES]),
             armed: false,
             geometry,
-            empty_crc: flash::crc(&[0; flash::BLOCK_BYTES]),
             ends: VecDeque::new(),
             weights: UnitWeights::default(),
             are_weights_new: false,
@@ -380,7 +378,7 @@ impl VolumeBackend {
     /// Leaves out the slots whose data are not what was written.
     fn checked(&self, answer: Answer<Block>) -> Answer<Block> {
         let is_sound =
-            |slot: &Slot<Block>| slot.crc == slot.data.as_ref().map_or(self.empty_crc, Data::crc);
+            |slot: &Slot<Block>| slot.data.as_ref().is_none_or(|data| data.crc() == slot.crc);
         match answer {
             Answer::Slots(slots) => {
                 Answer::Slots(slots.into_iter().map(|slot| slot.filter(is_sound)).collect())
@@ -445,7 +443,7 @@ impl Backend for VolumeBackend {
         self.scrubbing.busy(now);
         let input = match command {
             Command::Program { tag, slot, .. } => {
-                let slots = data::slots(slots, views, self.empty_crc);
+                let slots = data::slots(slots, views);
                 Input::Program { tag, slot, slots }
             }
             other => Input::Command(other),
@@ -472,7 +470,7 @@ impl Backend for VolumeBackend {
             return false;
         }
         let Some(end) = self.ends.pop_front() else { return false };
-        data::complete(end, self.empty_crc, views, take);
+        data::complete(end, views, take);
         true
     }
 

@@ -90,6 +90,12 @@ impl<D: Clone> Remote<D> {
         open.filter(|held| held.nodes.len() < self.config.replicas as usize).count() as u64
     }
 
+    /// Whether programs wait for nodes: too few in different domains take bands.
+    pub fn lacks_nodes(&self) -> bool {
+        let (ready, ahead) = self.lanes.counts();
+        self.lanes.is_wanted() && ahead <= ready
+    }
+
     /// What the client does and waits for, in words.
     pub fn explain(&self) -> String {
         let mut text = match self.over {
@@ -116,12 +122,14 @@ impl<D: Clone> Remote<D> {
             self.weights.open.len(),
             self.weights.next.len()
         ));
-        if self.lanes.is_wanted() {
-            text.push_str(if ahead > ready {
-                "programs wait for the control plane to keep that their bands may be open\n"
-            } else {
-                "programs wait for nodes: too few in different domains are up and take new bands\n"
-            });
+        if self.lacks_nodes() {
+            text.push_str(
+                "programs wait for nodes: too few in different domains are up and take new bands\n",
+            );
+        } else if self.lanes.is_wanted() {
+            text.push_str(
+                "programs wait for the control plane to keep that their bands may be open\n",
+            );
         }
         let count = self.parked.len();
         if count > 0 {

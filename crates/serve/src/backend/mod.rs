@@ -127,7 +127,8 @@ pub trait Backend {
         String::new()
     }
 
-    /// If nothing of what is below can be reached: what, and why not. A stop that waits for it does so in vain.
+    /// If too little of what is below can be reached to write anything: what, and why not. A stop that waits for it does so in
+    /// vain.
     fn cut_off(&self) -> Option<String> {
         None
     }

@@ -585,8 +585,15 @@ impl Backend for VolumeBackend {
             "" => Some(format!("node {} is away", node.0)),
             why => Some(format!("node {}: {why}", node.0)),
         };
-        let away: Option<Vec<String>> = self.reach.nodes().map(away).collect();
-        Some(format!("none of its nodes can be reached ({})", away?.join("; ")))
+        let (nodes, away) = (self.reach.nodes().count(), self.reach.nodes().filter_map(away));
+        let away: Vec<String> = away.collect();
+        let lacks_nodes = || self.session.client().is_some_and(|client| client.lacks_nodes());
+        let what = match away.len() {
+            of if of == nodes => "none of its nodes can be reached",
+            1.. if lacks_nodes() => "too few of its nodes can be reached to write to",
+            _ => return None,
+        };
+        Some(format!("{what} ({})", away.join("; ")))
     }
 
     fn checkpoints(&mut self, now: Instant, count: u64) {

@@ -82,8 +82,9 @@ pub fn balance(groups: &[Group], capacities: &[f64], before: &[f64]) -> Balance 
         let mut games = vec![0.0; targets.len()];
         for group in groups {
             let sum: f64 = group.members().map(|member| weights[member]).sum();
+            let won = group.share / sum;
             for member in group.members() {
-                games[member] += group.share / sum;
+                games[member] += won;
             }
         }
         off = 0.0;
@@ -142,18 +143,25 @@ fn even(
     loads: &mut [f64],
     capacities: &[f64],
 ) -> f64 {
-    let busy = |loads: &[f64], member: usize| loads[member] / capacities[member];
-    let places = group.members().enumerate();
+    let mut busy = [0.0; MEMBERS_MAX];
+    for (busy, member) in busy.iter_mut().zip(group.members()) {
+        *busy = loads[member] / capacities[member];
+    }
     // Weights have an end: a little is read of each replica, whatever they are.
     let least = group.share * PART_MIN;
-    let from = places.clone().filter(|(place, _)| part[*place] > least);
-    let from = from.max_by(|a, b| busy(loads, a.1).total_cmp(&busy(loads, b.1)));
-    let to = places.min_by(|a, b| busy(loads, a.1).total_cmp(&busy(loads, b.1)));
-    let (Some((from_place, from)), Some((to_place, to))) = (from, to) else { return 0.0 };
+    let places = 0..usize::from(group.count);
+    let from = places.clone().filter(|place| part[*place] > least);
+    let from = from.max_by(|a, b| busy[*a].total_cmp(&busy[*b]));
+    let to = places.min_by(|a, b| busy[*a].total_cmp(&busy[*b]));
+    let (Some(from_place), Some(to_place)) = (from, to) else { return 0.0 };
+    if from_place == to_place {
+        return 0.0;
+    }
+    let [from, to] = [from_place, to_place].map(|place| group.members[place] as usize);
     let (a, b) = (capacities[from], capacities[to]);
     let evens = (loads[from] * b - loads[to] * a) / (a + b);
     let moves = evens.min(part[from_place] - least);
-    if from == to || moves <= 0.0 {
+    if moves <= 0.0 {
         return 0.0;
     }
     part[from_place] -= moves;

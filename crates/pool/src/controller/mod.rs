@@ -12,6 +12,7 @@
 
 pub mod balance;
 mod explain;
+mod kinds;
 pub mod policy;
 pub mod solver;
 pub mod watch;
@@ -24,6 +25,7 @@ use crate::repair::Progress;
 use crate::words::{DomainId, Members, NodeId, VolumeId};
 use balance::Group;
 use flash::{Instant, MILLISECOND, SECOND};
+use kinds::Kinds;
 use policy::{Allotment, Decision, NodeView, Policy, View};
 use solver::{Demand, Drive, Fleet, Shape, Terms};
 use std::collections::{BTreeMap, VecDeque};
@@ -220,6 +222,8 @@ struct Node {
     domain: DomainId,
     profile: Profile,
     model: LoadModel,
+    /// The place of its shape in the fleet.
+    kind: usize,
     seen: NodeSeen,
     seen_at: Instant,
     is_gone: bool,
@@ -260,9 +264,10 @@ const REDUNDANCY_NS: u64 = 5 * SECOND;
 pub struct Controller {
     settings: Settings,
     policy: Box<dyn Policy>,
-    /// In the order of their ids; shapes of the fleet likewise.
+    /// In the order of their ids; drives of the fleet likewise.
     nodes: Vec<Node>,
     fleet: Fleet,
+    kinds: Kinds,
     strangers: BTreeMap<NodeId, Stranger>,
     volumes: BTreeMap<VolumeId, (VolumeSeen, Instant)>,
     held: Vec<(Members, u64)>,
@@ -305,6 +310,7 @@ impl Controller {
             policy,
             nodes: Vec::new(),
             fleet: Fleet::default(),
+            kinds: Kinds::default(),
             strangers: BTreeMap::new(),
             volumes: BTreeMap::new(),
             held: Vec::new(),
@@ -344,8 +350,7 @@ impl Controller {
             Input::Removed(node) => {
                 self.strangers.remove(&node);
                 if let Ok(at) = self.place(node) {
-                    self.nodes.remove(at);
-                    self.fleet.shapes.remove(at);
+                    self.kinds.leave(self.nodes.remove(at).kind);
                     self.grouped.clear();
                 }
             }
@@ -397,28 +402,35 @@ impl Controller {
         domain: DomainId,
         profile: Profile,
     ) -> Result<(), ProfileError> {
-        let model = LoadModel::new(&profile, self.settings.slo, self.settings.damping)?;
-        let shape = Shape::new(&model.points());
+        let place = self.place(node);
+        if let Some(known) = place.ok().map(|at| &mut self.nodes[at])
+            && known.profile == profile
+        {
+            // What was learned of it stays true.
+            (known.domain, known.seen_at, known.is_gone) = (domain, now, false);
+            return Ok(());
+        }
+        if place.is_err() && self.nodes.len() >= NODES_MAX {
+            return Ok(());
+        }
+        let is_like = |known: &&Node| known.watch.slowness() == 1.0 && known.profile == profile;
+        let (kind, model) = match self.nodes.iter().find(is_like) {
+            Some(like) => (self.kinds.join(like.kind), like.model.clone()),
+            None => {
+                let model = LoadModel::new(&profile, self.settings.slo, self.settings.damping)?;
+                let shape = Shape::new(&model.points());
+                (self.kinds.add(&mut self.fleet.shapes, shape), model)
+            }
+        };
         let (seen, watch) = (NodeSeen::default(), Watch::default());
         let fresh =
-            Node { node, domain, profile, model, seen, seen_at: now, is_gone: false, watch };
-        match self.place(node) {
-            Ok(at) => {
-                // With the profile that it had, what was learned of it stays true.
-                if self.nodes[at].profile == fresh.profile {
-                    let known = &mut self.nodes[at];
-                    (known.domain, known.seen_at, known.is_gone) = (domain, now, false);
-                } else {
-                    self.nodes[at] = fresh;
-                    self.fleet.shapes[at] = shape;
-                }
-            }
-            Err(at) if self.nodes.len() < NODES_MAX => {
+            Node { node, domain, profile, model, kind, seen, seen_at: now, is_gone: false, watch };
+        match place {
+            Ok(at) => self.kinds.leave(std::mem::replace(&mut self.nodes[at], fresh).kind),
+            Err(at) => {
                 self.nodes.insert(at, fresh);
-                self.fleet.shapes.insert(at, shape);
                 self.grouped.clear();
             }
-            Err(_) => {}
         }
         Ok(())
     }
@@ -442,7 +454,9 @@ impl Controller {
             let (slo, damping) = (self.settings.slo, self.settings.damping);
             let slowed = LoadModel::slowed(&known.profile, slo, damping, known.watch.slowness());
             known.model = slowed.expect("the profile was planned with before");
-            self.fleet.shapes[at] = Shape::new(&known.model.points());
+            self.kinds.leave(known.kind);
+            let shape = Shape::new(&known.model.points());
+            known.kind = self.kinds.add(&mut self.fleet.shapes, shape);
         }
     }
 
@@ -524,10 +538,10 @@ impl Controller {
         domains.dedup();
         self.fleet.domains = domains.len();
         self.fleet.drives.clear();
-        for (shape, node) in self.nodes.iter().enumerate() {
+        for node in &self.nodes {
             let is_live = !node.is_gone && now - node.seen_at < self.settings.silent_ns;
             self.fleet.drives.push(Drive {
-                shape,
+                shape: node.kind,
                 scale: if is_live { 1.0 } else { 0.0 },
                 domain: domains.binary_search(&node.domain).expect("it is one of them"),
                 reads_max: f64::INFINITY,

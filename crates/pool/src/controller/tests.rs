@@ -149,6 +149,31 @@ fn what_a_client_tells_of_copies_is_kept_for_as_long_as_it_may_be_true() {
 }
 
 #[test]
+fn drives_of_one_profile_are_one_kind_until_one_of_them_is_slower() {
+    let mut it = controller(Settings::default());
+    let kinds = |it: &Controller| it.nodes.iter().map(|node| node.kind).collect::<Vec<_>>();
+    for (node, name) in [(1, "sdm000024c8d"), (2, "s39wna0kc01659"), (3, "sdm000024c8d")] {
+        join(&mut it, Instant(0), node, node, name);
+    }
+    assert_eq!(kinds(&it), [0, 1, 0]);
+    let mut now = Instant(0);
+    while it.nodes[0].watch.slowness() == 1.0 {
+        now = it.deadline();
+        let seen = NodeSeen { reads: 1e4, writes: 1e3, tail_us: 50_000.0, ..NodeSeen::default() };
+        it.handle(now, Input::NodeSeen(NodeId(1), seen)).expect("known");
+        it.handle(now, Input::Deadline).expect("nothing is new");
+        assert!(now < Instant(60 * SECOND), "it is far slower than its profile says");
+    }
+    assert_eq!(kinds(&it), [2, 1, 0], "a kind of its own");
+    join(&mut it, now, 4, 4, "sdm000024c8d");
+    assert_eq!(kinds(&it), [2, 1, 0, 0], "a fresh one is like the one that is as its profile says");
+    it.handle(now, Input::Removed(NodeId(2))).expect("no node");
+    join(&mut it, now, 5, 5, "s39wna0kc01659");
+    assert_eq!(kinds(&it), [2, 0, 0, 1], "the place of one of which there was none any more");
+    assert_eq!(it.fleet.shapes.len(), 3);
+}
+
+#[test]
 fn a_demand_beyond_the_peak_is_told_as_such() {
     let mut it = controller(Settings::default());
     for node in 0..4 {

@@ -13,7 +13,7 @@ mod model;
 pub mod raw;
 
 pub use fault::{Fault, ProfileError};
-pub use model::{DAMPING, LoadModel, Point};
+pub use model::{Carried, DAMPING, LoadModel, Point};
 
 use flash::crc;
 

@@ -26,14 +26,28 @@ pub struct LoadModel {
     curves: Vec<Carried>,
 }
 
+/// What a drive carries at one share of writes.
 #[derive(Clone, Debug, PartialEq)]
-struct Carried {
+pub struct Carried {
     writes_percent: f64,
     /// (requests a second, microseconds), loads rising, latencies never falling.
     knots: Vec<(f64, f64)>,
 }
 
 impl Carried {
+    /// Requests a second of which the quantile is no later than so many microseconds.
+    pub fn load_within(&self, us: f64) -> f64 {
+        let knots = &self.knots;
+        let count = knots.partition_point(|knot| knot.1 <= us);
+        match (count.checked_sub(1).map(|at| knots[at]), knots.get(count)) {
+            (Some(below), Some(above)) => {
+                below.0 + (above.0 - below.0) * (us - below.1) / (above.1 - below.1)
+            }
+            (Some(last), None) => last.0,
+            (None, _) => 0.0,
+        }
+    }
+
     fn new(curve: &Curve, slo: Slo, scale: f64, slowness: f64) -> Self {
         let carried = curve.carried(Slo { us: slo.us / slowness, ..slo }).iter();
         let knot = |point: &LoadPoint| {
@@ -133,19 +147,6 @@ impl LoadModel {
         curve.latency(reads + writes).unwrap_or(at_peak)
     }
 
-    /// Requests a second at a share of writes of which the quantile is no later than so many microseconds.
-    pub fn load_within(&self, writes_percent: f64, us: f64) -> f64 {
-        let knots = &self.curve(writes_percent).knots;
-        let count = knots.partition_point(|knot| knot.1 <= us);
-        match (count.checked_sub(1).map(|at| knots[at]), knots.get(count)) {
-            (Some(below), Some(above)) => {
-                below.0 + (above.0 - below.0) * (us - below.1) / (above.1 - below.1)
-            }
-            (Some(last), None) => last.0,
-            (None, _) => 0.0,
-        }
-    }
-
     /// All that the drive was seen to do within the service level.
     pub fn points(&self) -> Vec<Point> {
         let mut points = Vec::new();
@@ -159,7 +160,8 @@ impl LoadModel {
         points
     }
 
-    fn curve(&self, writes_percent: f64) -> &Carried {
+    /// What is carried at a share of writes.
+    pub fn curve(&self, writes_percent: f64) -> &Carried {
         // What was meant as a measured share must not be rounded up to the next for its last digit.
         let least = writes_percent - 1e-9;
         let at = self.curves.iter().find(|curve| curve.writes_percent >= least);

@@ -186,12 +186,12 @@ fn the_load_within_a_latency_has_that_latency() {
     let profile = Profile::builtin("s47ana0m403393").expect("it is known");
     let model = LoadModel::new(&profile, Slo::default(), 1.0).expect("it is whole");
     for (share, us) in [(0.0, 150.0), (30.0, 300.0), (100.0, 500.0)] {
-        let load = model.load_within(share, us);
+        let load = model.curve(share).load_within(us);
         let (reads, writes) = (load * (1.0 - share / 100.0), load * share / 100.0);
         let back = model.latency(reads, writes).expect("it is carried");
         assert!(back <= us + 1e-6 && load <= model.peak(share), "{share}: {back} for {us}");
         assert!(model.latency(reads * 1.01, writes * 1.01).is_none_or(|more| more > us));
     }
-    assert_eq!(model.load_within(0.0, 1.0), 0.0);
-    assert_eq!(model.load_within(0.0, 1e9), model.peak(0.0));
+    assert_eq!(model.curve(0.0).load_within(1.0), 0.0);
+    assert_eq!(model.curve(0.0).load_within(1e9), model.peak(0.0));
 }

@@ -3,6 +3,7 @@
 use super::super::solver::Demand;
 use super::super::weights::Mode;
 use super::{Allotment, Decision, NodeView, Policy, View};
+use crate::profile::Carried;
 
 /// All equal.
 #[derive(Debug)]
@@ -47,11 +48,11 @@ const NEAR_PEAK: f64 = 0.95;
 /// Loads of nodes at a share of writes, `load` together, that make their latencies equal; near the peak and
 /// beyond, in the ratio of their peaks.
 pub(super) fn equally_late(nodes: &[&NodeView<'_>], percent: f64, load: f64) -> Vec<f64> {
+    let live = nodes.iter().map(|node| node.is_live.then_some(node.model));
+    let curves: Vec<Option<&Carried>> =
+        live.map(|model| model.map(|model| model.curve(percent))).collect();
     let within = |us: f64| -> Vec<f64> {
-        let of = |node: &&NodeView<'_>| {
-            if node.is_live { node.model.load_within(percent, us) } else { 0.0 }
-        };
-        nodes.iter().map(of).collect()
+        curves.iter().map(|curve| curve.map_or(0.0, |curve| curve.load_within(us))).collect()
     };
     let Some(most) = nodes.iter().map(|node| node.model.slo().us).reduce(f64::max) else {
         return Vec::new();

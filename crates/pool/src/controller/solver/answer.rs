@@ -1,5 +1,7 @@
 //! What all drives answer at given prices: each does what gains it most over its cost.
 //!
+//! Drives that are alike answer alike, so one of them is asked.
+//!
 //! A drive that is bound (locality, caps) answers by a linear program of four rows, which goes on from its last
 //! answer. The bound on what it can gain is computed from the multipliers of its rows, not from its answer.
 
@@ -7,6 +9,7 @@ use super::fleet::Problem;
 use super::shape::{IDLE, Mix, Shape};
 use super::simplex::Simplex;
 use crate::profile::Point;
+use std::collections::BTreeMap;
 
 /// Prices of the demand, in the solver's units of cost for a rate.
 #[derive(Clone, Debug, Default)]
@@ -48,19 +51,44 @@ impl Answer {
 /// Asks drives.
 pub(super) struct Asking<'a> {
     problem: Problem<'a>,
-    /// By drive.
-    bound: Vec<Bound>,
+    /// By drive: a place in `alike`.
+    places: Vec<u32>,
+    alike: Vec<Alike>,
+}
+
+/// Drives of one shape and with the same bounds: at the same prices all of them answer the same.
+struct Alike {
+    bound: Bound,
+    /// What the last of them answered, in this turn.
+    last: Option<Answered>,
+}
+
+#[derive(Clone, Copy)]
+struct Answered {
+    /// What a write cost besides.
+    dearer: f64,
+    gain: f64,
+    rates: Point,
+    choice: u32,
 }
 
 impl<'a> Asking<'a> {
     pub fn new(problem: Problem<'a>) -> Self {
+        let (mut known, mut alike) = (BTreeMap::new(), Vec::new());
         let drives = problem.fleet.drives.iter();
-        let bound = drives.map(|drive| {
+        let places = drives.map(|drive| {
             let (reads_max, writes_max) =
                 if drive.scale > 0.0 { problem.caps(drive) } else { (0.0, 0.0) };
-            Bound::new(&problem.fleet.shapes[drive.shape], reads_max, writes_max)
+            let key = (drive.shape, reads_max.to_bits(), writes_max.to_bits());
+            *known.entry(key).or_insert_with(|| {
+                let shape = &problem.fleet.shapes[drive.shape];
+                let bound = Bound::new(shape, reads_max, writes_max);
+                alike.push(Alike { bound, last: None });
+                alike.len() as u32 - 1
+            })
         });
-        Self { problem, bound: bound.collect() }
+        let places = places.collect();
+        Self { problem, places, alike }
     }
 
     /// What all drives do at these prices.
@@ -68,30 +96,27 @@ impl<'a> Asking<'a> {
         let fleet = self.problem.fleet;
         let mut answer = Answer::default();
         answer.choices.reserve(fleet.drives.len());
-        let per_write = self.problem.reads_per_write;
-        for (drive, bound) in fleet.drives.iter().zip(&mut self.bound) {
-            let shape = &fleet.shapes[drive.shape];
+        self.alike.iter_mut().for_each(|alike| alike.last = None);
+        for (drive, place) in fleet.drives.iter().zip(&self.places) {
+            let alike = &mut self.alike[*place as usize];
             let dearer = prices.domains.get(drive.domain).copied().unwrap_or(0.0);
-            let asked = Asked::new(prices.read, prices.write - dearer, per_write);
-            let (gain, at) =
-                if drive.scale > 0.0 { shape.best(asked.read, asked.write) } else { (0.0, IDLE) };
-            if at == IDLE {
-                answer.choices.push(NOTHING);
-                continue;
-            }
-            let point = shape.point(at);
-            let (gain, rates) = if bound.allows(point, per_write) && !asked.is_spared {
-                answer.choices.push(at as u32);
-                (gain, point)
-            } else {
-                let (gain, mut mix) = bound.answer(shape, per_write, asked.read, asked.write);
-                if asked.is_spared {
-                    mix.rates.writes = mix.rates.reads * asked.writes_per_read;
+            let answered = match alike.last.filter(|last| last.dearer == dearer) {
+                _ if drive.scale <= 0.0 => Answered::NOTHING,
+                Some(last) => last,
+                None => {
+                    let write = prices.write - dearer;
+                    let asked = Asked::new(prices.read, write, self.problem.reads_per_write);
+                    let shape = &fleet.shapes[drive.shape];
+                    let per_write = self.problem.reads_per_write;
+                    let mut answered =
+                        alike.bound.asked(shape, per_write, &asked, &mut answer.mixes);
+                    answered.dearer = dearer;
+                    alike.last = Some(answered);
+                    answered
                 }
-                answer.choices.push(MIXED + answer.mixes.len() as u32);
-                answer.mixes.push(mix);
-                (gain, mix.rates)
             };
+            let Answered { gain, rates, choice, .. } = answered;
+            answer.choices.push(choice);
             answer.gain += gain * drive.scale;
             answer.rates.reads += rates.reads * drive.scale;
             answer.rates.writes += rates.writes * drive.scale;
@@ -128,7 +153,16 @@ impl Asked {
     }
 }
 
-/// What bounds one drive, and its linear program once it needed one.
+impl Answered {
+    const NOTHING: Self = Self {
+        dearer: 0.0,
+        gain: 0.0,
+        rates: Point { reads: 0.0, writes: 0.0, cost: 0.0 },
+        choice: NOTHING,
+    };
+}
+
+/// What bounds a drive, and its linear program once it needed one.
 struct Bound {
     reads_max: f64,
     writes_max: f64,
@@ -152,6 +186,31 @@ impl Bound {
         }
         let (reads_max, writes_max) = (reads_max.min(reads), writes_max.min(writes));
         Self { reads_max, writes_max, program: None }
+    }
+
+    /// What a drive answers; a mix is added to those of all.
+    fn asked(
+        &mut self,
+        shape: &Shape,
+        per_write: f64,
+        asked: &Asked,
+        mixes: &mut Vec<Mix>,
+    ) -> Answered {
+        let (gain, at) = shape.best(asked.read, asked.write);
+        if at == IDLE {
+            return Answered::NOTHING;
+        }
+        let point = shape.point(at);
+        if self.allows(point, per_write) && !asked.is_spared {
+            return Answered { gain, rates: point, choice: at as u32, ..Answered::NOTHING };
+        }
+        let (gain, mut mix) = self.answer(shape, per_write, asked.read, asked.write);
+        if asked.is_spared {
+            mix.rates.writes = mix.rates.reads * asked.writes_per_read;
+        }
+        mixes.push(mix);
+        let choice = MIXED + mixes.len() as u32 - 1;
+        Answered { gain, rates: mix.rates, choice, ..Answered::NOTHING }
     }
 
     fn allows(&self, point: Point, reads_per_write: f64) -> bool {

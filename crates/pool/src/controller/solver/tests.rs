@@ -423,6 +423,48 @@ fn equal_drives_that_suffer_from_mixing_are_parted_as_a_formula_says() {
     }
 }
 
+/// One of them is asked for all that are alike; where each has a shape of its own it is asked itself.
+#[test]
+fn drives_that_are_alike_do_what_each_would_do_alone() {
+    let mut bound = 0;
+    for seed in 0..200 {
+        let mut random = Random::new(seed);
+        let mut alike = published();
+        let kinds = alike.shapes.len() as u64;
+        alike.domains = 2 + random.below(6) as usize;
+        alike.drives.clear();
+        for _ in 0..4 + random.below(40) {
+            let domain = random.below(alike.domains as u64) as usize;
+            let of = drive(random.below(kinds) as usize, domain);
+            let writes_max = if random.chance(0.2) { 5e4 } else { f64::INFINITY };
+            alike.drives.push(Drive { writes_max, ..of });
+        }
+        let mut alone = alike.clone();
+        alone.shapes.clear();
+        for (at, drive) in alone.drives.iter_mut().enumerate() {
+            alone.shapes.push(alike.shapes[drive.shape].clone());
+            drive.shape = at;
+        }
+        let by = alike.drives.len() as f64;
+        let demand = Demand {
+            reads: by * 3e5 * random.fraction(),
+            writes: by * 1e5 * (0.01 + random.fraction()),
+        };
+        let terms = terms(&mut random);
+        let (plan, other) = (solve(&alike, demand, terms), solve(&alone, demand, terms));
+        assert!((plan.peak - other.peak).abs() <= 1e-9 * other.peak, "seed {seed}");
+        let (cost, least) = (plan.rates.cost, other.rates.cost);
+        assert!(
+            cost >= other.bound * (1.0 - 1e-9) && least >= plan.bound * (1.0 - 1e-9),
+            "seed {seed}"
+        );
+        assert!((cost - least).abs() <= 2.0 * terms.gap_max.max(1e-9) * least, "seed {seed}");
+        check(&alike, demand, terms, &plan, seed);
+        bound += usize::from(plan.is_feasible());
+    }
+    assert!(bound > 50, "{bound} demands were met");
+}
+
 #[test]
 fn a_demand_of_one_kind_or_of_none_has_a_plan() {
     let fleet = published();

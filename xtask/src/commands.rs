@@ -51,7 +51,7 @@ fn test_steps(steps: &mut Steps, metadata: &Value, args: &[String]) -> Result<()
     if has_feature(metadata, "lab", "mutants") {
         results.push(mutants(steps, args));
     }
-    results.push(steps.cargo("real clients", E2E, args));
+    results.push(real_clients(steps, args));
     if args.is_empty() {
         // A part of them where the system refuses io_uring, as in many containers.
         let part = [E2E, &["--", "clients::", "hostile::", "kill::", "tier::"]].concat();
@@ -76,11 +76,20 @@ fn mutants(steps: &mut Steps, args: &[String]) -> Result<(), String> {
 
 const E2E: &[&str] = &["test", "--workspace", "--test", "e2e"];
 
+/// A third of their time they wait: for a lease, a node that is given up, a guest that boots. So half as many again
+/// run at once as there are processors.
+fn real_clients(steps: &mut Steps, args: &[String]) -> Result<(), String> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let at_once =
+        std::env::var("RUST_TEST_THREADS").unwrap_or((processors + processors / 2).to_string());
+    steps.cargo_where("real clients", E2E, args, &[("RUST_TEST_THREADS", &at_once)])
+}
+
 /// The real clients.
 pub fn e2e(args: &[String]) -> Result<(), String> {
     rocksdb::build()?;
     let mut steps = Steps::new(&target(&metadata()?))?;
-    let result = steps.cargo("real clients", E2E, args);
+    let result = real_clients(&mut steps, args);
     steps.end(result)
 }
 

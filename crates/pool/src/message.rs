@@ -152,65 +152,20 @@ pub struct BandEntry {
     /// It is not sealed, and what was written last is not all sound: a power cut has torn it, or it is damaged. So it does not
     /// say where the band ends.
     pub torn: bool,
-    /// What else is known of pages that are not sound, while it is not sealed.
-    pub gaps: Gaps,
-}
-
-/// Which pages of a copy are not sound, beyond where the first one is.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Gaps {
-    /// Behind the last of them, but for those at the end.
-    pub until: u32,
-    /// Those at the end: of each some slots are sound, and it is the last one, or so are all behind it.
+    /// Of its last pages so many are damaged, or torn by a power cut, while it is not sealed.
     pub loose: u32,
-    /// Of some of the last pages, from [`Gaps::parts_from`] on, a bit for each slot that is sound.
-    pub parts: [u64; PARTS],
-}
-
-/// Pages at the end of a copy of which it is told what is sound in them: a power cut tears so many that were on their way.
-pub const PARTS: usize = 8;
-
-impl Gaps {
-    /// The first page that [`Gaps::parts`] tells of, of a copy of so many pages of which the first `sound` are: so that the
-    /// last ones are told, but of those at the end that are not sound the first.
-    pub fn parts_from(&self, pages: u32, sound: u32) -> u32 {
-        let firm = pages.saturating_sub(self.loose);
-        firm.min(pages.saturating_sub(PARTS as u32)).max(sound)
-    }
-
-    /// Of how many pages [`Gaps::parts`] tells: none where all are sound.
-    pub fn parts_told(&self, pages: u32, sound: u32) -> usize {
-        (pages.saturating_sub(self.parts_from(pages, sound)) as usize).min(PARTS)
-    }
 }
 
 impl BandEntry {
     /// Of a copy of which nothing is known to be damaged.
     pub fn whole(band: BandName, header: BandHeader, pages: u32, sealed: bool) -> Self {
-        let (torn, gaps) = (false, Gaps::default());
-        Self { band, header, pages, sealed, sound: pages, torn, gaps }
+        Self { band, header, pages, sealed, sound: pages, torn: false, loose: 0 }
     }
 
     /// Pages up to the last one that is sound.
     pub fn firm(&self) -> u32 {
-        self.pages.saturating_sub(self.gaps.loose)
+        self.pages.saturating_sub(self.loose)
     }
-
-    /// A bit for each slot of a page that is known to be sound.
-    pub fn sound_slots(&self, page: u32) -> u64 {
-        let (firm, Gaps { until, parts, .. }) = (self.firm(), self.gaps);
-        if page < self.sound || (until..firm).contains(&page) {
-            return low_bits(self.header.shape.slots_per_page);
-        }
-        let at = page.checked_sub(self.gaps.parts_from(self.pages, self.sound));
-        let part = at.filter(|_| page < self.pages).and_then(|at| parts.get(at as usize));
-        part.copied().unwrap_or(0)
-    }
-}
-
-/// A number with the lowest `count` of 64 bits set.
-pub fn low_bits(count: u32) -> u64 {
-    if count >= u64::BITS { u64::MAX } else { (1 << count) - 1 }
 }
 
 /// The answer to an [`Ask`], always with [`Signals`].

@@ -27,9 +27,7 @@ pub mod store;
 mod tests;
 
 use crate::control::deletions::Deleted;
-use crate::message::{
-    Answer, Ask, AskId, BandEntry, BandHeader, Gaps, NodeFacts, Refusal, Signals,
-};
+use crate::message::{Answer, Ask, AskId, BandEntry, BandHeader, NodeFacts, Refusal, Signals};
 use crate::words::{BandName, Generation, NodeId, VolumeId};
 pub use crate::words::{Fenced, Mode};
 use congestion::{Expectation, Monitor};
@@ -201,8 +199,8 @@ struct Band {
     sound: u32,
     /// What was written last is not all sound.
     torn: bool,
-    /// Which others are not sound.
-    gaps: Gaps,
+    /// So many of the last ones are not sound.
+    loose: u32,
     state: BandState,
     /// Appends at the store.
     appending: u32,
@@ -277,9 +275,9 @@ impl<D: Data> Node<D> {
                 band if band.failed => BandState::Failed,
                 band => BandState::Open { taken: band.entry.pages },
             };
-            let BandEntry { band, header, pages, sound, torn, gaps, .. } = band.entry;
+            let BandEntry { band, header, pages, sound, torn, loose, .. } = band.entry;
             let sound = if sound < pages { sound } else { ALL_SOUND };
-            bands.insert(band, Band { pages, sound, torn, gaps, ..Band::new(header, state) });
+            bands.insert(band, Band { pages, sound, torn, loose, ..Band::new(header, state) });
         }
         let fences = found.fences.into_iter();
         Self {

@@ -4,7 +4,7 @@
 use super::store::{Command, Data, Done, End, Opening, Sensed, StoreError};
 use super::store::{is_sound, page_sum, slots_are_sound};
 use super::{ALL_SOUND, Band, BandState, Mode, Node, Pending, Task, refusal_of};
-use crate::message::{Answer, Ask, BandEntry, BandHeader, Gaps, Refusal, Slot};
+use crate::message::{Answer, Ask, BandEntry, BandHeader, Refusal, Slot};
 use crate::words::{BandName, Generation, VolumeId};
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -347,16 +347,16 @@ impl Band {
     /// Without a page yet.
     pub(super) fn new(header: BandHeader, state: BandState) -> Self {
         let waiting = VecDeque::new();
-        let (torn, gaps) = (false, Gaps::default());
-        Self { header, pages: 0, sound: ALL_SOUND, torn, gaps, state, appending: 0, waiting }
+        let (torn, loose) = (false, 0);
+        Self { header, pages: 0, sound: ALL_SOUND, torn, loose, state, appending: 0, waiting }
     }
 
     /// What a list tells of it. A sealed one ends where it is sealed, whatever was behind that.
     fn entry(&self, band: BandName) -> BandEntry {
         let (header, pages, sound) = (self.header, self.pages, self.sound.min(self.pages));
         let sealed = self.state == BandState::Sealed;
-        let (torn, gaps) = if sealed { (false, Gaps::default()) } else { (self.torn, self.gaps) };
-        BandEntry { band, header, pages, sealed, sound, torn, gaps }
+        let (torn, loose) = if sealed { (false, 0) } else { (self.torn, self.loose) };
+        BandEntry { band, header, pages, sealed, sound, torn, loose }
     }
 
     /// Whether anybody may know of it.

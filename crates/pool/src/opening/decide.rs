@@ -20,9 +20,8 @@ pub type Seen = (NodeId, Option<BandEntry>);
 /// A copy that is torn does not say where the band ends: what is behind its pages may be damaged and have been
 /// acknowledged. Nor does a member that has nothing: the first page may be damaged. Where another one says it and has all
 /// of it sound that counts, and these are too short. Where nobody does the band ends where no copy has more, as each page
-/// may have been flushed: if `all_here`, so that nobody is waited for who has it whole, up to the last page of which
-/// anybody has a slot sound. What nobody has before that, or in it, is for the FTL to tell, as of any medium: by what
-/// was written later it knows whether a power cut explains it.
+/// may have been flushed: if `all_here`, so that nobody is waited for who has it whole, also pages that nobody has sound.
+/// Whether a power cut explains what is missing then is for the FTL to tell, as of any medium: by what was written later.
 pub fn pages(
     record: &BandRecord,
     seen: &[Seen],
@@ -49,12 +48,8 @@ pub fn pages(
         untorn.filter(has).or_else(|| {
             let least = counted().map(|entry| entry.as_ref().map_or(0, BandEntry::firm)).min()?;
             let most = untorn.or_else(|| entries().map(|entry| entry.pages).max()).unwrap_or(0);
-            let has_some = |page: &u32| entries().any(|entry| entry.sound_slots(*page) != 0);
-            let has_all = |page: &u32| entries().any(|entry| entry.sound > *page);
-            Some(match all_here {
-                true => (least..most).rev().find(has_some).map_or(least, |last| last + 1),
-                false => (least..most).find(|page| !has_all(page)).unwrap_or(least.max(most)),
-            })
+            let sound = entries().map(|entry| entry.sound).max().unwrap_or(0);
+            Some(if all_here { most.max(least) } else { sound.min(most).max(least) })
         })
     })
 }
@@ -100,7 +95,7 @@ pub fn worth(pages: u32, entry: &BandEntry) -> Worth {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{BandHeader, Gaps};
+    use crate::message::BandHeader;
     use crate::words::{BandName, BandShape, Members};
 
     fn seen(node: u32, pages: u32, sealed: bool) -> Seen {
@@ -165,15 +160,7 @@ mod tests {
         assert_eq!(pages(&open, &[(NodeId(1), None), torn(2, 4)], true, None), Some(4));
         assert_eq!(pages(&open, &[torn(1, 3)], true, None), Some(3), "nobody else is there");
         let (node, entry) = seen(2, 5, false);
-        let gaps = Gaps { until: 5, ..Gaps::default() };
-        let damaged = entry.map(|entry| BandEntry { sound: 2, gaps, ..entry });
-        assert_eq!(
-            pages(&open, &[torn(1, 3), (node, damaged)], true, None),
-            Some(3),
-            "nobody has more"
-        );
-        let gaps = Gaps { until: 3, ..Gaps::default() };
-        let damaged = entry.map(|entry| BandEntry { sound: 2, gaps, ..entry });
+        let damaged = entry.map(|entry| BandEntry { sound: 2, ..entry });
         assert_eq!(
             pages(&open, &[torn(1, 3), (node, damaged)], true, None),
             Some(5),
@@ -186,40 +173,22 @@ mod tests {
         );
     }
 
-    /// The last page of each copy is damaged, or torn by a power cut. What is sound of it went with a slot that nobody has.
+    /// The last pages of each copy are damaged, or torn by a power cut. What is sound of them went with a slot that nobody
+    /// has, and so did what one copy has behind them.
     #[test]
-    fn a_page_of_which_any_copy_has_a_slot_is_there() {
-        let part = |node, part| {
-            let (node, entry) = seen(node, 4, false);
-            let gaps = Gaps { loose: 1, parts: [part, 0, 0, 0, 0, 0, 0, 0], ..Gaps::default() };
-            (node, entry.map(|entry| BandEntry { torn: true, sound: 3, gaps, ..entry }))
+    fn pages_that_nobody_has_sound_stay_where_all_are_there() {
+        let copy = |node, pages, torn, sound, loose| {
+            let (node, entry) = seen(node, pages, false);
+            (node, entry.map(|entry| BandEntry { torn, sound, loose, ..entry }))
         };
         let open = record(0, None);
-        assert_eq!(pages(&open, &[part(1, 0b0111), part(2, 0b1101)], true, None), Some(4));
-        assert_eq!(pages(&open, &[part(1, 0b0111), part(2, 0b0101)], true, None), Some(4));
-        assert_eq!(pages(&open, &[part(1, 0), part(2, 0)], true, None), Some(3));
-        assert_eq!(pages(&open, &[part(1, 0b0111), part(2, 0b1101)], false, None), Some(3));
-        let whole = seen(3, 4, false);
-        assert_eq!(pages(&open, &[part(1, 0b0111), part(2, 0b0101), whole], false, None), Some(4));
-    }
-
-    /// Of what one copy has damaged within, and another one at its end, the former said nothing.
-    #[test]
-    fn pages_that_one_copy_has_damaged_before_its_last_one_are_put_together_too() {
-        let copy = |node, torn, parts: [u64; 2]| {
-            let (node, entry) = seen(node, 5, false);
-            let [first, last] = parts;
-            let (until, loose) = if last == 0b1111 { (4, 0) } else { (0, 2) };
-            let gaps = Gaps { until, loose, parts: [first, last, 0, 0, 0, 0, 0, 0] };
-            (node, entry.map(|entry| BandEntry { torn, sound: 3, gaps, ..entry }))
-        };
-        let open = record(0, None);
-        let torn = copy(1, true, [0b1101, 0b1110]);
-        let both = [torn, copy(2, false, [0b0111, 0b1111])];
-        assert_eq!(pages(&open, &both, true, None), Some(5));
-        assert_eq!(pages(&open, &both, false, None), Some(3));
-        let none = [torn, copy(2, false, [0b0101, 0b1111])];
-        assert_eq!(pages(&open, &none, true, None), Some(5), "what one has of the last page");
+        let ends = [copy(1, 6, true, 4, 2), copy(2, 5, true, 3, 2)];
+        assert_eq!(pages(&open, &ends, true, None), Some(6));
+        assert_eq!(pages(&open, &ends, false, None), Some(4), "somebody may have it");
+        let whole = [ends[0], ends[1], seen(3, 5, false)];
+        assert_eq!(pages(&open, &whole, true, None), Some(5), "that is where it ends");
+        let within = [copy(1, 6, true, 2, 1), copy(2, 6, false, 2, 0)];
+        assert_eq!(pages(&open, &within, true, None), Some(6));
     }
 
     #[test]

@@ -27,7 +27,7 @@
 //! least count of any fenced member of `S`, and cutting the band there loses none of them; all fenced members of `S` have
 //! that prefix, byte for byte, as a page of a life is written with one content only. (A copy behind which something lies
 //! that is not sound, or that is not there at all, may be one that lost acknowledged pages: it has no say where another
-//! one says more and has all of that sound. Where nobody says it, what any of them has stays, and what they have together:
+//! one says more and has all of that sound. Where nobody says it, what any of them has stays, also where nobody has all of it:
 //! see [`decide::pages`]. Where a drive is damaged, or the power was cut before a flush, pages in it may be missing: the node
 //! says from where on, and such a copy is none, but it is read for what others lack. Where there are only such copies the
 //! opening waits for whoever may have a better one.) Pages beyond may be dropped: that member is known not to have them. Nor

@@ -3,8 +3,7 @@
 
 use super::{Hello, LIST_MAX, Message, NAME_BYTES_MAX, WireError, within};
 use crate::message::{
-    Answer, Ask, AskId, BandEntry, BandHeader, Congestion, Gaps, NodeFacts, PARTS, Refusal,
-    Signals, Slot,
+    Answer, Ask, AskId, BandEntry, BandHeader, Congestion, NodeFacts, Refusal, Signals, Slot,
 };
 use crate::node::store::PAGE_SLOTS_MAX;
 use crate::words::{
@@ -400,11 +399,7 @@ impl<'a, D> Writer<'a, D> {
                     self.u8(u8::from(entry.sealed));
                     self.u32(entry.sound);
                     self.u8(u8::from(entry.torn));
-                    self.u32(entry.gaps.until);
-                    self.u32(entry.gaps.loose);
-                    let told = entry.gaps.parts_told(entry.pages, entry.sound);
-                    let parts = entry.gaps.parts.iter().take(told);
-                    parts.for_each(|part| self.u64(*part));
+                    self.u32(entry.loose);
                 }
                 self.u8(u8::from(*more));
             }
@@ -459,20 +454,6 @@ impl<'a, D> Writer<'a, D> {
 }
 
 impl Reader<'_> {
-    fn gaps(&mut self, pages: u32, sound: u32) -> Result<Gaps, WireError> {
-        let what = "the pages that are not sound";
-        let (until, loose) = (self.u32(what)?, self.u32(what)?);
-        if until > pages || loose > pages {
-            return Err(WireError::Field { what });
-        }
-        let mut gaps = Gaps { until, loose, parts: [0; PARTS] };
-        let told = gaps.parts_told(pages, sound);
-        for part in gaps.parts.iter_mut().take(told) {
-            *part = self.u64(what)?;
-        }
-        Ok(gaps)
-    }
-
     fn answer(&mut self, kind: u8) -> Result<Answer<u32>, WireError> {
         Ok(match kind {
             DONE => Answer::Done,
@@ -490,8 +471,12 @@ impl Reader<'_> {
                         return Err(WireError::Field { what });
                     }
                     let torn = self.flag("whether it is torn")?;
-                    let gaps = self.gaps(pages, sound)?;
-                    bands.push(BandEntry { band, header, pages, sealed, sound, torn, gaps });
+                    let what = "the last pages that are not sound";
+                    let loose = self.u32(what)?;
+                    if loose > pages {
+                        return Err(WireError::Field { what });
+                    }
+                    bands.push(BandEntry { band, header, pages, sealed, sound, torn, loose });
                 }
                 Answer::Bands { bands, more: self.flag("whether there are more bands")? }
             }

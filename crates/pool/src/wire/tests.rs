@@ -1,7 +1,7 @@
 //! The codec against itself, against damage, and against its table.
 
 use super::*;
-use crate::message::{BandEntry, BandHeader, Congestion, Gaps, PARTS, Refusal};
+use crate::message::{BandEntry, BandHeader, Congestion, Refusal};
 use crate::words::{BandName, BandShape, Generation, Members, VolumeId};
 use flash::Random;
 
@@ -75,21 +75,13 @@ fn answer(random: &mut Random) -> Answer<u64> {
                     sealed: random.chance(0.5),
                     sound,
                     torn: random.chance(0.5),
-                    gaps: gaps(random, pages, sound),
+                    loose: pages.min(random.below(12) as u32),
                 }
             });
             Answer::Bands { bands: bands.collect(), more: random.chance(0.5) }
         }
         _ => Answer::Refused(refusal(random)),
     }
-}
-
-fn gaps(random: &mut Random, pages: u32, sound: u32) -> Gaps {
-    let loose = pages.min(random.below(12) as u32);
-    let mut gaps = Gaps { until: pages / 3, loose, parts: [0; PARTS] };
-    let told = gaps.parts_told(pages, sound);
-    gaps.parts.iter_mut().take(told).for_each(|part| *part = random.next_u64());
-    gaps
 }
 
 fn refusal(random: &mut Random) -> Refusal {
@@ -247,8 +239,7 @@ fn the_bytes_of_each_kind_are_those_of_the_table() {
         Slot { oob: [0xaa; 32], crc: 9, data: Some(1) },
         Slot { oob: [0xbb; 32], crc: 10, data: None },
     ];
-    let gaps = Gaps { until: 2, loose: 1, parts: [1, 0, 0, 0, 0, 0, 0, 0] };
-    let entry = BandEntry { band, header, pages: 3, sealed: true, sound: 2, torn: false, gaps };
+    let entry = BandEntry { band, header, pages: 3, sealed: true, sound: 2, torn: false, loose: 1 };
     let facts =
         NodeFacts { node: NodeId(1), durable: true, bands: 16, bands_used: 2, band_pages: 136 };
     let hello = Hello { pool: PoolId(3), node: NodeId(1), name: "me".into(), facts: Some(facts) };

@@ -3,7 +3,7 @@
 use super::format::{AppendHeader, Block, Entry, Footer, LOST, Record, Sealed, footer_slots};
 use super::io::{What, Written};
 use super::{Command, CommandId, Data, Done, Held, RawStore, StoreError};
-use crate::message::{Gaps, Slot, low_bits};
+use crate::message::Slot;
 use crate::node::ALL_SOUND;
 use crate::node::store::Opening;
 use crate::words::{BandName, Generation};
@@ -181,7 +181,7 @@ impl<D: Data> RawStore<D> {
             pages: 0,
             sound: ALL_SOUND,
             torn: false,
-            gaps: Gaps::default(),
+            loose: 0,
             sealed: false,
             hidden: opening.hidden,
             failed: false,
@@ -434,4 +434,9 @@ impl<D: Data> RawStore<D> {
             self.headers.remove(&oldest);
         }
     }
+}
+
+/// A number with the lowest `count` of 64 bits set.
+fn low_bits(count: u32) -> u64 {
+    if count >= u64::BITS { u64::MAX } else { (1 << count) - 1 }
 }

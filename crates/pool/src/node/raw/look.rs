@@ -13,13 +13,13 @@ use super::format::{AppendHeader, Block, Entry, Footer, LOST, Sealed};
 use super::io::What;
 use super::log::{LOG_TAG, RAW_BLOCKS};
 use super::{Data, Held, OpenError, Output, Phase, RawStore};
-use crate::message::{BandEntry, BandHeader, Gaps, PARTS, low_bits};
+use crate::message::{BandEntry, BandHeader};
 use crate::node::ALL_SOUND;
 use crate::node::store::{Found, FoundBand};
 use crate::volume::PAGE_SLOTS;
 use crate::words::BandName;
 use flash::{Lba, Oob, RequestError};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Raw blocks that are looked at at a time when the store is opened.
 const LOOKS_MAX: usize = 64;
@@ -61,8 +61,8 @@ pub(super) struct Look {
     told: Option<u32>,
     /// Of each slot of the last page that is known, but zeroes.
     sums: Vec<Option<u32>>,
-    /// Pages whose data are damaged, with a bit for each slot that is sound.
-    damaged: BTreeMap<u32, u64>,
+    /// Pages whose data are damaged, or some of them.
+    damaged: BTreeSet<u32>,
     /// The drive did not even say what is there.
     unanswered: bool,
 }
@@ -136,9 +136,9 @@ impl<D: Data> RawStore<D> {
 
     fn found(&self) -> Found {
         let bands = self.bands.iter().map(|(&band, held)| {
-            let &Held { header, pages, sealed, sound, torn, gaps, failed, .. } = held;
+            let &Held { header, pages, sealed, sound, torn, loose, failed, .. } = held;
             let sound = sound.min(pages);
-            let entry = BandEntry { band, header, pages, sealed, sound, torn, gaps };
+            let entry = BandEntry { band, header, pages, sealed, sound, torn, loose };
             FoundBand { entry, failed }
         });
         let lanes = self.units.lanes();
@@ -177,7 +177,7 @@ impl<D: Data> RawStore<D> {
             checks,
             told: sealed.map(|sealed| sealed.pages),
             sums: Vec::new(),
-            damaged: BTreeMap::new(),
+            damaged: BTreeSet::new(),
             unanswered: false,
         };
         self.looks_begun += 1;
@@ -267,8 +267,8 @@ impl<D: Data> RawStore<D> {
         let lba = Lba(raw * self.units.lanes().slots);
         let block = self.units.raw_block(lba).expect("it is one");
         let unanswered = look.unanswered;
-        let (sound, gaps) = look.sound();
-        let torn = (look.torn || block.goes_on || gaps.loose > 0) && look.sealed.is_none();
+        let (sound, loose) = look.sound();
+        let torn = (look.torn || block.goes_on || loose > 0) && look.sealed.is_none();
         let Look { band, written, entries, header, hidden, sealed, thin, clean, .. } = look;
         let counts = sealed.is_some() || !hidden && !entries.is_empty();
         if !counts && unanswered {
@@ -306,7 +306,7 @@ impl<D: Data> RawStore<D> {
             pages,
             sound,
             torn,
-            gaps,
+            loose,
             sealed: sealed.is_some(),
             hidden,
             failed,
@@ -431,35 +431,19 @@ impl Look {
         let Step::Data { end } = self.step else { unreachable!("data were asked for") };
         let mut found = found.iter().copied();
         let is_sound = |sum: &Option<u32>| sum.is_none() || found.next() == Some(*sum);
-        let sound = self.sums.iter().map(is_sound).enumerate();
-        let sound = sound.fold(0, |all, (at, is_sound)| all | u64::from(is_sound) << at);
-        if sound != low_bits(self.sums.len() as u32) {
-            self.damaged.insert(self.entries.len() as u32 - 1, sound);
+        if !self.sums.iter().all(is_sound) {
+            self.damaged.insert(self.entries.len() as u32 - 1);
         }
         Next::Walk { place: end.next_multiple_of(page) }
     }
 
-    /// The first page that is damaged or lost, or any number behind the last, and what is known of the others.
-    fn sound(&self) -> (u32, Gaps) {
+    /// The first page that is damaged or lost, or any number behind the last, and how many of the last ones are.
+    fn sound(&self) -> (u32, u32) {
         let lost = (0..).zip(&self.entries).filter(|(_, entry)| entry.place == LOST);
-        let lost: BTreeSet<u32> = lost.map(|(page, _)| page).collect();
-        let all = || lost.iter().chain(self.damaged.keys()).copied();
-        let is_loose = |page: &u32| self.damaged.contains_key(page);
+        let all = lost.map(|(page, _)| page).chain(self.damaged.iter().copied());
         let pages = self.entries.len() as u32;
-        let loose = (0..pages).rev().take_while(is_loose).count() as u32;
-        let firm = pages - loose;
-        let until = all().filter(|page| *page < firm).max().map_or(0, |page| page + 1);
-        let sound = all().min().unwrap_or(ALL_SOUND);
-        let mut gaps = Gaps { until, loose, parts: [0; PARTS] };
-        let whole = self.header.map_or(0, |header| low_bits(header.shape.slots_per_page));
-        let slots = |page: u32| match self.damaged.get(&page) {
-            Some(slots) => *slots,
-            None if page >= pages || lost.contains(&page) => 0,
-            None => whole,
-        };
-        let from = gaps.parts_from(pages, sound.min(pages));
-        gaps.parts = std::array::from_fn(|at| slots(from + at as u32));
-        (sound, gaps)
+        let loose = (0..pages).rev().take_while(|page| self.damaged.contains(page)).count();
+        (all.min().unwrap_or(ALL_SOUND), loose as u32)
     }
 
     /// Pages below this were there, and their headers are damaged.
@@ -509,7 +493,7 @@ mod tests {
             checks: false,
             told: None,
             sums: Vec::new(),
-            damaged: BTreeMap::new(),
+            damaged: BTreeSet::new(),
             unanswered: false,
         };
         let slots: Vec<_> = footers.iter().map(|footer| Some(footer.encode())).collect();

@@ -28,7 +28,7 @@ mod log;
 mod look;
 
 use super::store::{Command, CommandId, Data, Done, End, Found, Sensed, StoreError};
-use crate::message::{BandHeader, Gaps};
+use crate::message::BandHeader;
 use crate::words::{BandName, BandShape};
 use flash::{Completion, Geometry, Health, Instant, Lba, Pairing, Payload, Slab, SlotWrite, Tag};
 use format::{AppendHeader, Entry, footer_slots};
@@ -117,8 +117,8 @@ struct Held {
     sound: u32,
     /// What was written last was not all sound then.
     torn: bool,
-    /// Which others were not sound.
-    gaps: Gaps,
+    /// So many of the last ones were not sound.
+    loose: u32,
     sealed: bool,
     hidden: bool,
     /// Takes no more appends, and its raw block no more footer.

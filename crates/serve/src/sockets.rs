@@ -84,6 +84,9 @@ pub fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
+/// Longest path of a socket, in bytes.
+pub const SOCKET_BYTES_MAX: usize = 107;
+
 /// Listens at `path`. It takes the path over from a server of ours that is gone, never from one that
 /// answers, and from nobody else.
 ///
@@ -96,6 +99,11 @@ pub fn listen_unix(
 ) -> Result<(OwnedFd, SocketFile), String> {
     if let Ok(metadata) = path.symlink_metadata() {
         make_way(path, &metadata, speaks)?;
+    }
+    if path.as_os_str().len() > SOCKET_BYTES_MAX {
+        return Err(format!(
+            "is longer than the {SOCKET_BYTES_MAX} bytes that the system allows: take a shorter path"
+        ));
     }
     let listener = bind(path).map_err(|error| {
         format!("cannot listen: {error}: does the folder exist, and may you write there?")
@@ -378,6 +386,13 @@ mod tests {
         let metadata = path.symlink_metadata().unwrap();
         make_way(&path, &metadata, Speaks::First).unwrap();
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_for_a_socket_is_told_as_such() {
+        let path = std::env::temp_dir().join("s".repeat(SOCKET_BYTES_MAX));
+        let why = listen_unix(&path, Access::OWNER, Speaks::First).map(drop).expect_err("too long");
+        assert!(why.contains("longer than the 107 bytes"), "{why}");
     }
 
     #[test]

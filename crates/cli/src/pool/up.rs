@@ -118,9 +118,14 @@ pub fn up(args: &Args) -> Result<End, Failure> {
     let made = Made::make_or_open(&args.data, layout)?;
     Parts::heed_signals();
     let mut parts = Parts::new(&args.data, Duration::from_secs(args.restart_after))?;
-    begin(&made, &mut parts)?;
-    let told = parts.start("client", &["client"], &made.config("client"))?;
-    say(&text(&made, args, &told));
+    let begun = begin(&made, &mut parts)
+        .and_then(|()| parts.start("client", &["client"], &made.config("client")));
+    match begun {
+        Ok(told) => say(&text(&made, args, &told)),
+        // Whatever it came to then.
+        Err(_) if Parts::is_told() => {}
+        Err(why) => return Err(why),
+    }
     parts.watch();
     Ok(End::Good)
 }

@@ -571,6 +571,27 @@ fn a_volume_grows_under_its_clients_and_keeps_what_it_holds_and_who_decides() {
     up.stop();
 }
 
+/// It ended with status 2 and the words of a failure.
+#[test]
+fn a_pool_that_is_told_to_end_before_it_is_ready_ends_in_order() {
+    let scratch = Scratch::new("pool-up-early");
+    for after_ms in [300, 800, 1500] {
+        let child = Command::new(weir_path())
+            .args(["pool", "up", "--nodes", "2", "--ssds", "1", "--size", "32MiB", "--data"])
+            .arg(scratch.data())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("weir starts");
+        std::thread::sleep(Duration::from_millis(after_ms));
+        // SAFETY: no memory is involved, and the child was not waited for.
+        unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(0), "after {after_ms} ms: {}", said(&output));
+    }
+}
+
 #[test]
 fn what_cannot_be_a_pool_is_told_before_anything_is_made() {
     let scratch = Scratch::new("pool-up-wrong");

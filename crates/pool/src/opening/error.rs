@@ -83,7 +83,9 @@ impl fmt::Display for OpeningError {
             Self::PlaneBehind { node, band } => write!(
                 f,
                 "node {} has life {:x} of band {}, of which the control plane knows nothing: it was restored from \
-                 an older backup. Restore its newest state; no band was changed",
+                 an older backup. Restore its newest state; no band was changed. If this is its newest state, somebody else \
+                 wrote to a volume of this number while an older one was used, and whoever needs nothing of either deletes it \
+                 (`weir pool volume delete NAME --force`) and creates it again",
                 node.0, band.life, band.band
             ),
         }

@@ -3,15 +3,12 @@
 use super::section::{ConfigError, Section};
 use super::{ControlConfig, GuestConfig, HttpConfig, Listen, NbdConfig, NvmeConfig};
 use crate::front::nvme::{DISCOVERY_NQN, NQN_BYTES_MAX};
-use crate::sockets::{self, Access};
+use crate::sockets::{self, Access, SOCKET_BYTES_MAX};
 use flash::SECOND;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use toml::Value;
-
-/// Longest path of a socket.
-const SOCKET_BYTES_MAX: usize = 107;
 
 /// Where the API and the dashboard are expected unless told otherwise.
 const HTTP_PORT_DEFAULT: u16 = 8420;

@@ -535,13 +535,17 @@ fn read_header(path: &Path, file: &File) -> Result<Parts, DeviceError> {
     let zoned = Zoned::at(path)?;
     match &zoned {
         Some(zoned) => header = zoned.head(path)?.map_or(header, |head| head.header),
-        None => {
-            // What is too short for a header has none.
-            match file.read_exact_at(&mut header, 0) {
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => header.fill(0),
-                read => read.map_err(DeviceError::io(path, "read the header"))?,
+        None => match file.read_exact_at(&mut header, 0) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                let len = file.metadata().map_err(DeviceError::io(path, "examine"))?.len();
+                let mend = format!(
+                    "see `weir format`; it has {len} bytes: if it held one, it was cut short, and what it was is to \
+                         be put back"
+                );
+                return Err(DeviceError::invalid(path, "holds no device of Weir", mend));
             }
-        }
+            read => read.map_err(DeviceError::io(path, "read the header"))?,
+        },
     }
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| header[at + i]));
     if header[..8] != *MAGIC {

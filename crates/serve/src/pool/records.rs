@@ -4,6 +4,7 @@
 use super::PoolError;
 use super::controller::OWN_PROFILE;
 use super::plane::{CommitEnd, PlaneCalls};
+use crate::device::{ChangeError, is_name};
 use pool::control::contract::{CHANGES_MAX, Change, Check, Kept};
 use pool::control::keys;
 use pool::control::values::{
@@ -207,6 +208,9 @@ pub fn put_drive(
 /// # Errors
 /// It cannot be, or there is one of this name; or as [`nodes`].
 pub fn create(calls: &mut PlaneCalls, wanted: &Wanted) -> Result<VolumeRecord, PoolError> {
+    if wanted.name.is_empty() || !is_name(&wanted.name) {
+        return Err(refused("volume", ChangeError::Name(wanted.name.clone()).to_string()));
+    }
     let all = calls.range(keys::volumes())?;
     for (key, kept) in all.iter().filter(|(key, _)| key.ends_with("/record")) {
         if found::<VolumeRecord>(key, kept)?.record.name == wanted.name {
@@ -450,6 +454,11 @@ mod tests {
         let calls = &mut PlaneCalls::connect(&served.client()).expect("a thread");
         let made = create(calls, &Wanted::new("data", 1 << 16)).expect("a new one");
         create(calls, &Wanted::new("other", 1 << 16)).expect("another one");
+        for name in ["", "a\n\u{1b}[31mdata: all is well", "a/b"] {
+            let error = create(calls, &Wanted::new(name, 1 << 16)).expect_err("it would be shown");
+            let text = error.to_string();
+            assert!(text.contains("no control characters") && !text.contains('\n'), "{text}");
+        }
         let error = create(calls, &Wanted::new("data", 1 << 16)).expect_err("the name is taken");
         assert!(error.to_string().contains("of this name"), "{error}");
         let error = volume(calls, "none").expect_err("there is none").to_string();

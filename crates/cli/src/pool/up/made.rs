@@ -127,7 +127,8 @@ impl Made {
         let made = Self { folder: folder.into(), layout, nodes, _up: up(folder)? };
         if made.note() != found {
             return Err(format!(
-                "{}: was made with {}: say the same, or remove it (`rm -r`) and begin anew",
+                "{}: was made with {}: say the same (and move drives back to where they were), or remove it (`rm -r`), \
+                 with all that its volume holds, and begin anew",
                 folder.display(),
                 described(&found)
             ));

@@ -200,9 +200,7 @@ impl Parts {
                         return Stand::Ready;
                     }
                 }
-                Err(TryRecvError::Empty) if TOLD.load(Ordering::Relaxed) => {
-                    break "was told to end";
-                }
+                Err(TryRecvError::Empty) if Self::is_told() => break "was told to end",
                 Err(TryRecvError::Empty) if Instant::now() < coming.until => return Stand::Coming,
                 Err(_) => break "did not become ready",
             }
@@ -213,9 +211,14 @@ impl Parts {
         Stand::Failed(self.failed(name, why))
     }
 
+    /// Whether a signal has come that ends all of it.
+    pub fn is_told() -> bool {
+        TOLD.load(Ordering::Relaxed)
+    }
+
     /// Watches until a signal; what ends by itself is started again.
     pub fn watch(&mut self) {
-        while !TOLD.load(Ordering::Relaxed) {
+        while !Self::is_told() {
             std::thread::sleep(LOOK);
             for at in 0..self.parts.len() {
                 self.look(at);

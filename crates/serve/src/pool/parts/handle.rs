@@ -77,6 +77,10 @@ pub fn ask(path: &Path, line: &str) -> Result<Value, PoolError> {
         ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
             failed(format!("it hung up ({error}): it ended just now, or is no part of a pool"))
         }
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => failed(format!(
+            "it does not answer within {} s: it is stopped, or has no time: look at its log, or start it again",
+            2 * PATIENCE.as_secs()
+        )),
         _ => failed(format!("nobody answers there: {error}: is this part of the pool running?")),
     })?;
     let value: Value = serde_json::from_str(&text)

@@ -48,7 +48,8 @@ impl PlaneCalls {
         match self.answer(ask) {
             PlaneAnswer::Refused(PlaneRefusal::Unavailable) => {
                 let late = || format!("{} does not answer in time", self.place);
-                Err(refusal(self.link.trouble().unwrap_or_else(late)))
+                let trouble = self.link.trouble().unwrap_or_else(late);
+                Err(refusal(format!("{trouble}: is it there, running, and not stopped?")))
             }
             PlaneAnswer::Refused(other) => Err(refusal(other.to_string())),
             answer => Ok(answer),

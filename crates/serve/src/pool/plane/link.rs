@@ -79,7 +79,7 @@ impl PlaneLink {
             .build()
             .map_err(system("start the runtime of a link to the control plane"))?;
         let (to, commands) = mpsc::unbounded_channel();
-        let trouble = Arc::new(Mutex::new(Some("not connected yet".to_owned())));
+        let trouble = Arc::new(Mutex::new(Some(format!("{} does not answer", config.at))));
         let state = State::new(config.clone(), commands, Arc::clone(&trouble), is_logged);
         std::thread::Builder::new()
             .name("plane-link".into())

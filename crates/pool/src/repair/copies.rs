@@ -124,10 +124,14 @@ impl<D> Repair<D> {
             Refusal::Invalid => {
                 let of = directory.band(band).filter(|of| of.name == job.name);
                 let was_asked = |node: &NodeId| job.from.has(*node);
-                if of.is_some_and(|of| of.holders.iter().all(was_asked)) {
+                let rest_ns = if of.is_some_and(|of| of.holders.iter().all(was_asked)) {
                     self.not_whole(job.name);
-                }
-                self.rest.insert(band, now + UNREADABLE_NS);
+                    UNREADABLE_NS
+                } else {
+                    // Who has come meanwhile may have it.
+                    REST_NS
+                };
+                self.rest.insert(band, now + rest_ns);
             }
             _ => drop(self.rest.insert(band, now + REST_NS)),
         }

@@ -135,6 +135,12 @@ fn a_replaced_node_is_not_clear_before_what_it_had_is_copied() {
     World::new(40831, None).run();
 }
 
+/// A copy from a damaged holder came to nothing just when another one had come that has it: nobody tried that for a minute.
+#[test]
+fn a_band_is_copied_from_who_has_come_while_it_was_tried_from_who_has_it_damaged() {
+    World::new(12303, None).run();
+}
+
 #[test]
 fn the_same_seed_takes_the_same_course() {
     for seed in 0..4 {

@@ -426,7 +426,7 @@ fn equal_drives_that_suffer_from_mixing_are_parted_as_a_formula_says() {
 /// One of them is asked for all that are alike; where each has a shape of its own it is asked itself.
 #[test]
 fn drives_that_are_alike_do_what_each_would_do_alone() {
-    let mut bound = 0;
+    let mut met = 0;
     for seed in 0..200 {
         let mut random = Random::new(seed);
         let mut alike = published();
@@ -460,9 +460,9 @@ fn drives_that_are_alike_do_what_each_would_do_alone() {
         );
         assert!((cost - least).abs() <= 2.0 * terms.gap_max.max(1e-9) * least, "seed {seed}");
         check(&alike, demand, terms, &plan, seed);
-        bound += usize::from(plan.is_feasible());
+        met += usize::from(plan.is_feasible());
     }
-    assert!(bound > 50, "{bound} demands were met");
+    assert!(met > 50, "{met} demands were met");
 }
 
 #[test]

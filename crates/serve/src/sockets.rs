@@ -85,7 +85,13 @@ pub fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Longest path of a socket, in bytes.
-pub const SOCKET_BYTES_MAX: usize = 107;
+const SOCKET_BYTES_MAX: usize = 107;
+
+/// Why a socket cannot have this path, if it is too long for one.
+pub fn too_long(path: &Path) -> Option<String> {
+    let is_long = path.as_os_str().len() > SOCKET_BYTES_MAX;
+    is_long.then(|| format!("is longer than the {SOCKET_BYTES_MAX} bytes that the system allows"))
+}
 
 /// Listens at `path`. It takes the path over from a server of ours that is gone, never from one that
 /// answers, and from nobody else.
@@ -100,10 +106,8 @@ pub fn listen_unix(
     if let Ok(metadata) = path.symlink_metadata() {
         make_way(path, &metadata, speaks)?;
     }
-    if path.as_os_str().len() > SOCKET_BYTES_MAX {
-        return Err(format!(
-            "is longer than the {SOCKET_BYTES_MAX} bytes that the system allows: take a shorter path"
-        ));
+    if let Some(why) = too_long(path) {
+        return Err(format!("{why}: take a shorter path"));
     }
     let listener = bind(path).map_err(|error| {
         format!("cannot listen: {error}: does the folder exist, and may you write there?")

@@ -5,7 +5,8 @@
 //! never shown as something else.
 
 use super::store::{
-    Command, CommandId, Data, Done, End, Found, FoundBand, Opening, Sensed, StoreError, page_sum,
+    Command, CommandId, Data, Done, End, Found, FoundBand, Opening, Sensed, StoreError,
+    is_of_its_sum, page_sum,
 };
 use crate::message::{BandEntry, BandHeader, Slot};
 use crate::words::{BandName, Fenced, VolumeId};
@@ -299,8 +300,7 @@ impl<D: Data> MemoryStore<D> {
         let page = band.pages.get((slot / per_page) as usize).ok_or(StoreError::NoBand)?;
         let first = (slot % per_page) as usize;
         let slots = &page.slots[first..first + count as usize];
-        let sound = |slot: &Slot<D>| slot.data.as_ref().is_none_or(|data| data.crc() == slot.crc);
-        let slots = slots.iter().map(|slot| slot.as_ref().filter(|slot| sound(slot)).cloned());
+        let slots = slots.iter().map(|slot| slot.clone().filter(is_of_its_sum));
         Ok(Done::Slots(slots.collect()))
     }
 }

@@ -176,6 +176,11 @@ pub fn page_sum<D>(slots: &[Slot<D>]) -> u32 {
     })
 }
 
+/// Whether a slot has no data, or those of its checksum.
+pub fn is_of_its_sum<D: Data>(slot: &Slot<D>) -> bool {
+    slot.data.as_ref().is_none_or(|data| data.crc() == slot.crc)
+}
+
 /// Whether each slot's checksum fits its data, and that of zeroes where it has none.
 pub fn slots_are_sound<D: Data>(slots: &[Slot<D>]) -> bool {
     slots.iter().all(|slot| slot.crc == slot.data.as_ref().map_or(ZEROES_CRC, Data::crc))

@@ -3,7 +3,7 @@
 use super::section::{ConfigError, Section};
 use super::{ControlConfig, GuestConfig, HttpConfig, Listen, NbdConfig, NvmeConfig};
 use crate::front::nvme::{DISCOVERY_NQN, NQN_BYTES_MAX};
-use crate::sockets::{self, Access, SOCKET_BYTES_MAX};
+use crate::sockets::{self, Access};
 use flash::SECOND;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -30,9 +30,8 @@ fn socket(
 ) -> (Option<PathBuf>, Access) {
     let path = section.text(key, "\"weir.sock\"").map(|path| base.join(path));
     if let Some(path) = &path
-        && path.as_os_str().len() > SOCKET_BYTES_MAX
+        && let Some(reason) = sockets::too_long(path)
     {
-        let reason = format!("is longer than the {SOCKET_BYTES_MAX} bytes that the system allows");
         section.refuse(key, &path.display().to_string(), reason, "\"/run/weir.sock\"");
     }
     let mut access = Access::OWNER;

@@ -104,10 +104,9 @@ impl<'a> Asking<'a> {
                 _ if drive.scale <= 0.0 => Answered::NOTHING,
                 Some(last) => last,
                 None => {
-                    let write = prices.write - dearer;
-                    let asked = Asked::new(prices.read, write, self.problem.reads_per_write);
-                    let shape = &fleet.shapes[drive.shape];
                     let per_write = self.problem.reads_per_write;
+                    let asked = Asked::new(prices.read, prices.write - dearer, per_write);
+                    let shape = &fleet.shapes[drive.shape];
                     let mut answered =
                         alike.bound.asked(shape, per_write, &asked, &mut answer.mixes);
                     answered.dearer = dearer;

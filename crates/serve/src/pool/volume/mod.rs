@@ -32,8 +32,8 @@ use pool::control::contract::{PlaneAnswer, PlaneAsk, PlaneAskId};
 use pool::control::keys;
 use pool::control::values::{Value, VolumeRecord};
 use pool::controller::weights::Weights;
-use pool::message::{Answer, Slot};
-use pool::node::store::Data;
+use pool::message::Answer;
+use pool::node::store::is_of_its_sum;
 use pool::opening::Opened;
 use pool::repair::Progress;
 use pool::session::{Input, Note, Output, Session, SessionError};
@@ -369,21 +369,9 @@ impl VolumeBackend {
                 self.handle(now, Input::Down { node });
             }
             Reached::Answer { node, id, answer, signals } => {
-                let answer = self.checked(answer);
+                let answer = checked(answer);
                 self.handle(now, Input::Answer { node, id, answer, signals });
             }
-        }
-    }
-
-    /// Leaves out the slots whose data are not what was written.
-    fn checked(&self, answer: Answer<Block>) -> Answer<Block> {
-        let is_sound =
-            |slot: &Slot<Block>| slot.data.as_ref().is_none_or(|data| data.crc() == slot.crc);
-        match answer {
-            Answer::Slots(slots) => {
-                Answer::Slots(slots.into_iter().map(|slot| slot.filter(is_sound)).collect())
-            }
-            other => other,
         }
     }
 
@@ -618,6 +606,16 @@ impl Backend for VolumeBackend {
         }
         self.reach.hang_up();
         self.mailbox.wake();
+    }
+}
+
+/// Leaves out the slots whose data are not what was written.
+fn checked(answer: Answer<Block>) -> Answer<Block> {
+    match answer {
+        Answer::Slots(slots) => {
+            Answer::Slots(slots.into_iter().map(|slot| slot.filter(is_of_its_sum)).collect())
+        }
+        other => other,
     }
 }
 
